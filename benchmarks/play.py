@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import ReleasedEvent
+from stream_svt.monitor.texts import TextList
 from stream_svt.settings.application import load_spec
 
 Integers = NDArray[np.int64]
@@ -35,9 +36,10 @@ def batch(topic: str, first: int, whole: Integers, dataset: Integers | int = 0, 
         "row": zeros,
         "timestamp_ms": zeros,
         "query_id": ["q"] * count,
-    }
+    } | more
+    texts = {name: TextList(usual.get(name, ())) for name in ("series", "query_id")}
     return QueryBatch(
-        topic=topic, first=first, end=first + count, dataset=zeros + dataset, whole=whole, **(usual | more)
+        topic=topic, first=first, end=first + count, dataset=zeros + dataset, whole=whole, **(usual | texts)
     )
 
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
+from stream_svt.monitor.texts import TextList, Texts
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 NO_ROWS: Integers = np.zeros(0, np.int64)
 NO_ROWS.flags.writeable = False
-
-
-class Names(Protocol):
-    """Texts by row, decoded only for the few rows that need them (tops, queued queries)."""
-
-    def __getitem__(self, row: int, /) -> str: ...
+NO_TEXTS: Texts = TextList(())
 
 
 @dataclass(slots=True, repr=False)
@@ -34,12 +30,12 @@ class QueryBatch:
         offset, row: Position of each query: record offset and row inside a columnar record (0 for JSON).
         whole, fraction: The floor of each row's value, clipped to +-2^62, and the rest of the value in units of 10^-18,
             rounded down. A value that is not a number is -2^62. ``fraction`` is None if all values are integers.
-        series, set_id: Per row, or None where a query names none. ``set_id`` itself is None if no row names a set.
+        series: Series of the rows, or no texts at all if no row names one.
+        set_id: Sets of the rows, None if no row names one.
         threshold: Thresholds that replace the monitor's, by row index, in real units.
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
-        series_hashes: Of each row's series; computed once a monitor needs them.
     """
 
     topic: str
@@ -51,14 +47,13 @@ class QueryBatch:
     dataset: Integers = field(default_factory=lambda: NO_ROWS)
     whole: Integers = field(default_factory=lambda: NO_ROWS)
     fraction: Integers | None = None
-    series: list[str | None] = field(default_factory=list)
+    series: Texts = field(default_factory=lambda: NO_TEXTS)
     set_id: list[str | None] | None = None
     threshold: dict[int, Fraction] = field(default_factory=dict)
     monitor: dict[int, str] = field(default_factory=dict)
     markers: dict[int, str] = field(default_factory=dict)
-    query_id: Names = field(default_factory=list)
+    query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
-    series_hashes: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""

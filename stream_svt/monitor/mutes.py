@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.snapshot import StoredMute
+from stream_svt.monitor.texts import TextList
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
@@ -56,15 +57,10 @@ def _is_active(mute: StoredMute, clock_ms: int) -> bool:
     return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
 
 
-def series_hashes(series: Iterable[object], count: int) -> NDArray[np.uint64]:
-    """Return the hashes of some series; equal series have equal hashes."""
-    return np.fromiter(map(hash, series), dtype=np.int64, count=count).view(np.uint64)
-
-
 class MuteFilter:
     """A Bloom filter, with one hash function, of a monitor's mutes: finds all muted queries and few others.
 
-    The caller looks each hit up: outcomes do not depend on Python's hash, which differs between processes.
+    The caller looks each hit up: outcomes do not depend on the hash, which differs between processes.
     """
 
     def __init__(self, mutes: Mapping[int, Mutes]) -> None:
@@ -75,15 +71,14 @@ class MuteFilter:
         """Return the indexes of queries that may be muted, given dataset and hash of their series."""
         return np.flatnonzero(self._marks[self._indexes(datasets, hashes)])
 
-    def add(self, dataset: int, series: Collection[object]) -> None:
+    def add(self, dataset: int, series: Sequence[str]) -> None:
         """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
         self._count += len(series)
         self._datasets.add(dataset)
         if self._count * _LOAD > len(self._marks):
             self._rebuild(self._datasets)
         else:
-            hashes = series_hashes(series, len(series))
-            self._marks[self._indexes(np.full(len(series), dataset), hashes)] = True
+            self._marks[self._indexes(np.full(len(series), dataset), TextList(series).hashes())] = True
 
     def _rebuild(self, datasets: Collection[int]) -> None:
         """Mark the mutes of these datasets, which are all that may have some."""
@@ -97,8 +92,8 @@ class MuteFilter:
         self._count = sum(sizes)
         self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
         numbers = np.repeat(np.array(list(entries), dtype=np.int64), sizes)
-        hashes = series_hashes(chain.from_iterable(entries.values()), self._count)
-        self._marks[self._indexes(numbers, hashes)] = True
+        series = TextList([mute.name for held in entries.values() for mute in held.values()])
+        self._marks[self._indexes(numbers, series.hashes())] = True
 
     def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD

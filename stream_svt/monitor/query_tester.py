@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity
 from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
-from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
+from stream_svt.monitor.texts import hash_of
 
 QueryNoise = Callable[[Law, Identity], Integers]
 """Source of query noise: see `KeyedSampler.draw`."""
@@ -76,7 +75,8 @@ class QueryTester:
         live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)
         segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
         if self.runs.mutes and view.batch.series:
-            hits = self.runs.filter.hits(view.batch.dataset[start:stop], _hashes(view.batch)[start:stop])
+            hashes = view.batch.series.hashes()[start:stop]
+            hits = self.runs.filter.hits(view.batch.dataset[start:stop], hashes)
             self._mute_rows(segment, hits + start)
         return segment
 
@@ -103,7 +103,7 @@ class QueryTester:
             if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
                 continue
             series = batch.series[row] if batch.series else None
-            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row]
+            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row] or ""
             segment.tops.append(row)
             woken = runs.report(Crossing(dataset, *query, branch, int(gaps[branch]), 0), int(view.clock[row]))
             self._after_top(segment, row, series, woken)
@@ -123,7 +123,7 @@ class QueryTester:
         elif status == Status.SKIP:
             segment.live[later - start] = segment.muted[later - start] = False
         elif series is not None:
-            self._mute_rows(segment, later[_hashes(batch)[later] == series_hashes([series], 1)])
+            self._mute_rows(segment, later[batch.series.hashes()[later] == np.uint64(hash_of(series))])
             if woken:
                 rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)
@@ -216,10 +216,3 @@ class Append:
     def close(self, view: View, row: int) -> bool:  # noqa: ARG002
         """Test the queries of sets that close before a row again; False if a commit has to come first."""
         return True
-
-
-def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:
-    """Return the hash of each row's series, computed once for all monitors."""
-    if batch.series_hashes is None:
-        batch.series_hashes = series_hashes(batch.series, len(batch))
-    return batch.series_hashes

@@ -113,7 +113,7 @@ class RetryAppend(Append):
                     now if previous is None else previous.entered_ms,
                     queue.sweeps if previous is None else previous.begun,
                     series,
-                    batch.query_id[row],
+                    batch.query_id[row] or "",
                 )
                 if previous is None:
                     check_full |= self._arrive(dataset, queue, entry, reached.get(row), now)

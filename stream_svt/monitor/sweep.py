@@ -179,7 +179,7 @@ class SweepAppend(Append):
                 kept = np.array(chosen, dtype=np.int64)
                 columns = batch.offset[kept], batch.row[kept], values[kept - start], thresholds[kept - start]
                 series = [batch.series[row] if batch.series else None for row in chosen]
-                sets.add(opened, np.stack(columns), series, [batch.query_id[row] for row in chosen])
+                sets.add(opened, np.stack(columns), series, [batch.query_id[row] or "" for row in chosen])
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
         """Return a set, and open it if necessary; None if no further set may open."""

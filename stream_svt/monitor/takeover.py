@@ -175,7 +175,7 @@ def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
         if runner is not None:
-            runner.runs.filter.add(number, queue.entries)
+            runner.runs.filter.add(number, [mute.name for mute in queue.entries.values()])
     elif number is None or runner is None:
         queue.drop()
         return

@@ -27,7 +27,7 @@ from stream_svt.monitor.released import (
 )
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import KINDS, Kind, as_text
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, Balance, Carried
 from stream_svt.settings.datasets import is_over, period_at, period_end

@@ -12,7 +12,8 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, accept_all
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
+from stream_svt.protocol.ports import Clock, Feed, Observer, ShardWorkload
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.settings.sections import CommitConfig
 

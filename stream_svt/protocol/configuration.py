@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from stream_svt.protocol.controls import Verify, accept_all
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.settings.sections import Partitioner
 
 FORMAT: Final = 1

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from stream_svt.monitor.operations import Action, Command, CommandProgress
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 
 COMMAND_LIMIT = 65_536
 CLOCK_KEY = b"clock"

@@ -13,25 +13,13 @@ from typing import NamedTuple, Protocol
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
+from stream_svt.protocol.records import Record
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import RetiredDatasets
 
 
 class Stopped(Exception):
     """The shard was told to stop while it waited; nothing is in flight."""
-
-
-class Record(Protocol):
-    """A record of a partition; `aiokafka.ConsumerRecord` fits.
-
-    ``timestamp`` is in milliseconds since 1970, set by the broker where the topic says so.
-    """
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from stream_svt.monitor import released
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.state_records import Meta
 
 GIVEN_UP = "0-"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
 from stream_svt.monitor import operations
@@ -30,7 +29,8 @@ from stream_svt.monitor.takeover import (
 )
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Controls, Gate
-from stream_svt.protocol.ports import Decoder, Record, Stopped
+from stream_svt.protocol.ports import Decoder, Stopped
+from stream_svt.protocol.records import Record, Records
 from stream_svt.protocol.shard_states import Cause, ShardSignal
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ IDLE_MARGIN = 3600.0
 stamped by a broker with a slow clock, must not be late."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
 """Seconds before each further attempt to decode records whose schema is missing."""
-_TIMESTAMP = attrgetter("timestamp")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -271,10 +270,10 @@ class ShardSession(Committer):
                 self.take_commands(fetched)
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
-            elif fetched and (found := self._decodable(topic, fetched)):
+            elif fetched and (found := self._decodable(topic, Records.of(fetched))):
                 interrupted = not await self._step_through(topic, found)
 
-    def _decodable(self, topic: str, fetched: Sequence[Record]) -> Sequence[Record]:
+    def _decodable(self, topic: str, fetched: Records) -> Records:
         """Return the records before the first one that cannot be decoded yet; that one is read again later."""
         count, why = self._decoders[topic].lack(fetched)
         if not why:
@@ -293,7 +292,7 @@ class ShardSession(Committer):
             self.status.cause, self.status.reason = Cause.SCHEMA_MISSING, reason
         return fetched[:count]
 
-    async def _step_through(self, topic: str, fetched: Sequence[Record]) -> bool:
+    async def _step_through(self, topic: str, fetched: Records) -> bool:
         """Step the engine through records of a topic, committing where it must be durable first.
 
         A backlog can take many commits. Return whether all records were stepped; if the shard is to be handed over
@@ -328,14 +327,12 @@ class ShardSession(Committer):
             raise ahead
         return True
 
-    def _split_ahead(
-        self, topic: str, found: Sequence[Record]
-    ) -> tuple[Sequence[Record], TimestampAhead | None]:
+    def _split_ahead(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:
         """Return the records before the first one stamped too far ahead, and the error for that one, if any."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+        if not self.engine.needs_timestamps(topic) or int(found.timestamp.max()) <= latest:
             return found, None
-        index = next(index for index, record in enumerate(found) if record.timestamp > latest)
+        index = int((found.timestamp > latest).argmax())
         record = found[index]
         error = TimestampAhead(
             f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "

@@ -13,6 +13,7 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.texts import TextList
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
@@ -113,12 +114,12 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
         dataset=np.array([row.dataset for row in rows], dtype=np.int64),
         whole=np.array([min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT) for whole, _ in split], dtype=np.int64),
         fraction=np.array([fraction for _, fraction in split], dtype=np.int64),
-        series=[row.series for row in rows],
+        series=TextList([row.series for row in rows]),
         set_id=[row.set_id for row in rows],
         threshold={k: Fraction(row.threshold) for k, row in enumerate(rows) if row.threshold is not None},
         monitor={k: row.monitor for k, row in enumerate(rows) if row.monitor is not None},
         markers={k: row.set_id or "" for k, row in enumerate(rows) if row.closes},
-        query_id=[f"q{first + k}" for k in range(len(rows))],
+        query_id=TextList([f"q{first + k}" for k in range(len(rows))]),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -18,7 +17,8 @@ from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.protocol.ports import Record
+from stream_svt.monitor.texts import TextList
+from stream_svt.protocol.records import Record, Records
 from stream_svt.service import exact
 from stream_svt.service.avro import AvroRecords, NoSchemas, Schemas
 from stream_svt.service.homes import Homes
@@ -132,7 +132,6 @@ _FIELD_REASONS: Final = {
     "time": Reason.BAD_TIME,
 }
 
-_HEADERS: Final = attrgetter("headers")
 _BLANK: Final = _Query()
 _UNREAD: Final = b'{"id":"-"}'
 """Replaces a message whose key is refused."""
@@ -140,27 +139,16 @@ _GROUP: Final = 256
 _VALUE: Final = ("value",)
 
 
-class _Ids:
-    """Ids of the rows, read from the decoded messages on access: few rows need them."""
-
-    __slots__ = ("_queries",)
-
-    def __init__(self, queries: Sequence[_Plain | _Query]) -> None:
-        self._queries = queries
-
-    def __getitem__(self, row: int, /) -> str:
-        return self._queries[row].id or ""
-
-
-class _Offsets:
+class _Offsets(Sequence[str]):
     """Ids of the rows, which are their offsets."""
-
-    __slots__ = ("_offset",)
 
     def __init__(self, offset: NDArray[np.int64]) -> None:
         self._offset = offset
 
-    def __getitem__(self, row: int, /) -> str:
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    def __getitem__(self, row: int, /) -> str:  # type: ignore[override]  # no slices
         return str(self._offset[row])
 
 
@@ -172,9 +160,9 @@ class _Places(NamedTuple):
     dataset: NDArray[np.int64]
     strays: list[int]
 
-    def values(self, records: Sequence[Record], blank: bytes | None) -> list[bytes | None]:
+    def values(self, records: Records, blank: bytes | None) -> list[bytes | None]:
         """Return the contents of records, ``blank`` where the key is refused."""
-        values = [record.value for record in records]
+        values = records.values()
         for stray in self.strays:
             values[stray] = blank
         return values
@@ -219,14 +207,15 @@ class QueryDecoder:
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries of consecutive records, at least one, in offset order, and why others are rejected."""
+        records = Records.of(records)
         if (mapped := self._mapped or self._avro) is not None:
             return self._decode_mapped(records, mapped)
-        if not any(map(_HEADERS, records)):
+        if not records.headers:
             return self._decode_json(records)
         parts: list[QueryBatch] = []
         for kind, run in groupby(records, _content_type):
             if kind == "json":
-                parts.append(self._decode_json(list(run)))
+                parts.append(self._decode_json(Records.of(run)))
             else:
                 parts += [self._decode_columnar(record, readable=kind == "arrow") for record in run]
         return parts[0] if len(parts) == 1 else concatenate(parts)
@@ -254,7 +243,7 @@ class QueryDecoder:
         batch.dataset = np.full(rows, self.dataset_index[record.key], np.int64)
         return batch
 
-    def _decode_mapped(self, records: Sequence[Record], mapped: MappedJson | AvroRecords) -> QueryBatch:
+    def _decode_mapped(self, records: Records, mapped: MappedJson | AvroRecords) -> QueryBatch:
         places = self._places(records)
         (whole, fraction), texts, rejects = mapped.decode(places.values(records, mapped.blank))
         batch, kept = self._batch(records, places, rejects)
@@ -262,12 +251,12 @@ class QueryDecoder:
             whole, fraction = whole[kept], fraction[kept]
             texts = {name: [column[index] for index in kept] for name, column in texts.items()}
         batch.whole, batch.fraction = whole, fraction
-        batch.series = texts.get("series", batch.series)
+        batch.series = TextList(texts.get("series", ()))
         batch.set_id = sets if any(sets := texts.get("set", [])) else None
-        batch.query_id = texts.get("id", _Offsets(batch.offset))  # type: ignore[assignment]  # no id is None any more
+        batch.query_id = TextList(texts.get("id", _Offsets(batch.offset)))
         return batch
 
-    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
+    def _decode_json(self, records: Records) -> QueryBatch:
         places = self._places(records)
         values = places.values(records, _UNREAD)
         queries: Sequence[_Plain | _Query]
@@ -277,25 +266,18 @@ class QueryDecoder:
         if kept is not None:
             queries = [queries[index] for index in kept]
         batch.whole, batch.fraction = exact.columns([query.value for query in queries])
-        batch.series = [query.series for query in queries]
-        batch.query_id = _Ids(queries)
         if plain is None:
             _add_options(batch, queries)  # type: ignore[arg-type]
+        batch.series = TextList([query.series for query in queries])
+        batch.query_id = TextList([query.id for query in queries])
         return batch
 
-    def _places(self, records: Sequence[Record]) -> _Places:
-        count, first, end = len(records), records[0].offset, records[-1].offset + 1
-        keys = [record.key for record in records]
-        dataset = np.fromiter(map(self.dataset_index.__getitem__, keys), np.int64, count)
-        timestamp = np.fromiter([r.timestamp for r in records], np.int64, count)
-        if end - first == count:
-            offset = np.arange(first, end, dtype=np.int64)
-        else:
-            offset = np.fromiter([r.offset for r in records], np.int64, count)
-        return _Places(offset, timestamp, dataset, np.flatnonzero(dataset < 0).tolist())
+    def _places(self, records: Records) -> _Places:
+        dataset = np.fromiter(map(self.dataset_index.__getitem__, records.keys()), np.int64, len(records))
+        return _Places(records.offset, records.timestamp, dataset, np.flatnonzero(dataset < 0).tolist())
 
     def _batch(
-        self, records: Sequence[Record], places: _Places, rejects: dict[int, Reason]
+        self, records: Records, places: _Places, rejects: dict[int, Reason]
     ) -> tuple[QueryBatch, list[int] | None]:
         """Return a batch of the records that are not rejected, without their fields; and their rows, None for all."""
         offset, timestamp, dataset, strays = places
@@ -307,13 +289,12 @@ class QueryDecoder:
             offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
         batch = QueryBatch(
             topic=self.topic,
-            first=records[0].offset,
-            end=records[-1].offset + 1,
+            first=int(records.offset[0]),
+            end=int(records.offset[-1]) + 1,
             offset=offset,
             row=np.zeros(len(offset), np.int64),
             timestamp_ms=timestamp,
             dataset=dataset,
-            series=[None] * len(offset),
             rejects=rejected,
         )
         return batch, kept
@@ -365,7 +346,7 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
         if query.closed and query.set is not None:
             batch.markers[row] = query.set
             batch.whole[row] = 0
-            batch.series[row] = None
+            query.series = None
             continue
         if query.monitor is not None:
             batch.monitor[row] = query.monitor
@@ -391,15 +372,16 @@ def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     for name in ("offset", "row", "timestamp_ms", "dataset", "whole", "fraction"):
         setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
     sets: list[str | None] = []
-    ids: list[str] = []
+    ids: list[str | None] = []
+    series: list[str | None] = []
     for part in parts:
         start, rows = len(ids), len(part)
         for name in ("threshold", "monitor", "markers"):
             getattr(whole, name).update({start + row: value for row, value in getattr(part, name).items()})
-        whole.series += part.series
+        series += [part.series[row] for row in range(rows)] if part.series else [None] * rows
         sets += part.set_id or [None] * rows
         ids += [part.query_id[row] for row in range(rows)]
         whole.rejects += part.rejects
     whole.set_id = sets if sets.count(None) != len(sets) else None
-    whole.query_id = ids
+    whole.series, whole.query_id = TextList(series), TextList(ids)
     return whole

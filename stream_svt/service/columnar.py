@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stream_svt.monitor.texts import TextList
 from stream_svt.service import exact
 from stream_svt.service.reasons import MAX_TEXT, Reason
 
@@ -85,9 +86,9 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     batch.whole, batch.fraction = _values(parts)
     markers = list(batch.markers)
     batch.whole[markers] = batch.fraction[markers] = 0
-    batch.series = series
+    batch.series = TextList(series)
     batch.set_id = sets if sets.count(None) != rows else None
-    batch.query_id = [name or "" for name in ids]
+    batch.query_id = TextList(ids)
 
 
 # The stream

@@ -30,7 +30,7 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.operations import Action, Command, utc
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.controls import CLOCK_KEY
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.service.config import Config
 from stream_svt.service.ports import context_of
 from stream_svt.service.signatures import SigningKey

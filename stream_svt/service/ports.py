@@ -34,7 +34,8 @@ from stream_svt.kafka.clients import BrokerUnavailable, Cluster
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Record, Stopped, Transaction, Written
+from stream_svt.protocol.ports import Stopped, Transaction, Written
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META, JournalSettings, Meta, no_yield
 from stream_svt.service.config import Config

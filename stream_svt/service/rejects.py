@@ -14,7 +14,7 @@ from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.controls import Refusal
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.service.config import Config
 from stream_svt.service.ports import Reject
 from stream_svt.service.reasons import Reason

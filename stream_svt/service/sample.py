@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.service import exact
 from stream_svt.service.avro import Schemas, schema_number
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
@@ -62,7 +62,7 @@ class Examiner:
         keeps_ids: bool = False,
         schemas: Schemas | None = None,
     ) -> None:
-        self._ids: set[tuple[str, str]] | None = set() if keeps_ids else None
+        self._ids: set[tuple[str, str | None]] | None = set() if keeps_ids else None
         self._spec, self._topic, self._homes, self._schemas = spec, topic, homes, schemas
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
         self.layout = next((monitor.record for monitor in self._monitors), None)

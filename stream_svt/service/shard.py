@@ -37,7 +37,8 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.operations import utc
 from stream_svt.protocol.controls import decode_command
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Record, Stopped
+from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import remedy

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from stream_svt.protocol.controls import Refusal
-from stream_svt.protocol.ports import Record
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.sealing import RecordContext
 
 HEADER: Final = "stream-svt-signature"

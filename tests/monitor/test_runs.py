@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MuteFilter, Mutes, series_hashes
+from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
+from stream_svt.monitor.texts import TextList
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -18,10 +19,10 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         for name in (f"s{k}" for k in range(dataset, 3000, 3)):
             mutes.add(name, UNTIL_RUN_ENDS, 0, max_mutes=1000)
             found.add(dataset, () if at_once else [name])
-        found.add(dataset, mutes.entries if at_once else ())
+        found.add(dataset, [*mutes.entries] if at_once else ())
     for dataset in range(3):
         hits = [
-            len(found.hits(np.full(1000, dataset), series_hashes(held[other].entries, 1000)))
+            len(found.hits(np.full(1000, dataset), TextList([*held[other].entries]).hashes()))
             for other in range(3)
         ]
         assert hits[dataset] == 1000
@@ -30,6 +31,6 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         mutes.end_run()
     found.add(0, [f"more-{number}" for number in range(10_000)])
     assert (
-        found.hits(np.zeros(1000, dtype=np.int64), series_hashes([str(k) for k in range(1000)], 1000)).size
+        found.hits(np.zeros(1000, dtype=np.int64), TextList([str(k) for k in range(1000)]).hashes()).size
         < 100
     )

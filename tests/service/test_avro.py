@@ -119,7 +119,7 @@ def test_texts_integers_and_booleans_are_a_series(kind, content, text):
         encode(plain, {"n": 1, "page": content}),
         layout=RecordLayout(format="avro", value="n", series="page"),
     )
-    assert (batch.series or [reason for _, reason in batch.rejects]) == [text]
+    assert ([*batch.series] or [reason for _, reason in batch.rejects]) == [text]
 
 
 def test_named_types_are_found_in_their_name_spaces_wherever_they_are_used_again():

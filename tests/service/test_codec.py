@@ -68,10 +68,12 @@ def reason_of(value: bytes | None, key: bytes | None = AT_HOME) -> str:
 
 
 def contents(batch: QueryBatch) -> dict[str, object]:
-    plain = ("first", "end", "series", "set_id", "threshold", "monitor", "markers", "rejects")
+    plain = ("first", "end", "set_id", "threshold", "monitor", "markers", "rejects")
     found = {name: getattr(batch, name) for name in plain}
     found |= {name: getattr(batch, name).tolist() for name in ("offset", "row", "timestamp_ms", "dataset")}
-    return found | {"value": numbers(batch), "id": [batch.query_id[row] for row in range(len(batch))]}
+    rows = range(len(batch))
+    series = [batch.series[row] if batch.series else None for row in rows]
+    return found | {"value": numbers(batch), "id": [batch.query_id[row] for row in rows], "series": series}
 
 
 def test_integers_arrive_with_their_place_time_and_series_and_unknown_fields_are_ignored():
@@ -330,8 +332,11 @@ def test_options_reach_their_rows_in_messages_and_in_the_numbered_rows_of_a_colu
     assert (batch.offset.tolist(), batch.row.tolist()) == ([8, 8, 8, 8, 9], [0, 1, 2, 3, 0])
     for found in (batch, decode(*map(msgspec.json.encode, QUERIES), plain.value)):
         assert (found.threshold, found.monitor, found.markers) == ({1: Fraction(5, 2)}, {0: "hot"}, {2: "L1"})
-        assert (found.set_id, found.series) == (["L1", None, "L1", None, None], ["x", None, None, "y", None])
-        assert [found.query_id[row] for row in range(5)] == ["a", "b", "", "c", "d"]
+        assert (found.set_id, [*found.series]) == (
+            ["L1", None, "L1", None, None],
+            ["x", None, None, "y", None],
+        )
+        assert [found.query_id[row] for row in range(5)] == ["a", "b", None, "c", "d"]
         assert [numbers(found)[row] for row in (0, 1, 3, 4)] == [1, 2, 3, 4]
 
 

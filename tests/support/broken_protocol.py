@@ -25,7 +25,8 @@ from stream_svt.monitor.snapshot import RunState
 from stream_svt.monitor.takeover import retire
 from stream_svt.protocol.controls import Controls, Gate, Repeated, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.ports import Transaction
+from stream_svt.protocol.records import Record
 from stream_svt.protocol.rollback import Seen
 from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder

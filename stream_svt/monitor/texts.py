@@ -1,0 +1,149 @@
+"""Texts of many rows: decoded on access, because few rows need theirs, and hashed all at once.
+
+The hash finds candidates only, and names decide: outcomes do not depend on it, because it differs between processes. It
+is multilinear over 32-bit words (Lemire & Kaser 2014), with multipliers from Python's secret hash seed: no choice of
+texts makes many of them collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Hashes: TypeAlias = NDArray[np.uint64]
+
+_WORD: Final = 8
+_PAD: Final = bytes(_WORD)
+_KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
+"""Mask of the first bytes of a word, by their number."""
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(2**32 - 1)
+_ALL: Final = 2**64 - 1
+
+
+class Texts(Protocol):
+    """Texts by row; None where a row has none."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> str | None: ...
+
+    def hashes(self) -> Hashes:
+        """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
+
+
+class TextList:
+    """Texts in a list."""
+
+    __slots__ = ("_hashes", "_texts")
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self._texts = texts
+        self._hashes: Hashes | None = None
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, row: int, /) -> str | None:
+        return self._texts[row]
+
+    def hashes(self) -> Hashes:
+        """See `Texts`."""
+        if self._hashes is None:
+            parts = [b"" if text is None else text.encode() for text in self._texts]
+            length = np.fromiter(map(len, parts), np.int64, len(parts))
+            start = np.cumsum(length) - length
+            length[[row for row, text in enumerate(self._texts) if text is None]] = -1
+            self._hashes = hashes_of(b"".join(parts), start, length)
+        return self._hashes
+
+
+class TextSlices:
+    """Texts that are UTF-8 slices of a buffer; a length of -1 stands for none."""
+
+    __slots__ = ("_buffer", "_hashes", "_length", "_start")
+
+    def __init__(self, buffer: bytes, start: Integers, length: Integers) -> None:
+        self._buffer, self._start, self._length = buffer, start, length
+        self._hashes: Hashes | None = None
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def __getitem__(self, row: int, /) -> str | None:
+        start, length = int(self._start[row]), int(self._length[row])
+        return None if length < 0 else self._buffer[start : start + length].decode()
+
+    def hashes(self) -> Hashes:
+        """See `Texts`."""
+        if self._hashes is None:
+            self._hashes = hashes_of(self._buffer, self._start, self._length)
+        return self._hashes
+
+
+class TextCodes:
+    """Texts that are entries of a dictionary, by code; a code of -1 stands for none."""
+
+    __slots__ = ("_codes", "_entries", "_hashes")
+
+    def __init__(self, entries: Texts, codes: Integers) -> None:
+        self._entries, self._codes = entries, codes
+        self._hashes: Hashes | None = None
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, row: int, /) -> str | None:
+        code = int(self._codes[row])
+        return None if code < 0 else self._entries[code]
+
+    def hashes(self) -> Hashes:
+        """See `Texts`."""
+        if self._hashes is None:
+            self._hashes = np.append(self._entries.hashes(), hashes_of(b"", _NONE, _NONE))[self._codes]
+        return self._hashes
+
+
+_NONE: Final = np.array([-1], dtype=np.int64)
+
+
+def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
+    """Return the hash of each slice of a buffer; a negative length stands for no text."""
+    found = (length.view(np.uint64) + np.uint64(1)) * np.uint64(_multipliers(1)[0])
+    longest = int(length.max(initial=0))
+    if longest <= 0:
+        return found
+    end = int((start + length).max()) + _WORD
+    text = buffer if len(buffer) >= end else bytes(buffer) + _PAD
+    windows = np.ndarray((len(text) - _WORD + 1,), dtype=f"V{_WORD}", buffer=text, strides=(1,))
+    words = -(-longest // _WORD)
+    multipliers = np.array(_multipliers(1 + 2 * words), dtype=np.uint64)
+    for word in range(words):
+        at = _WORD * word
+        # A long text costs the other rows nothing.
+        rows = slice(None) if not word else np.flatnonzero(length > at)
+        left = length[rows] - at
+        part = windows[np.where(left > 0, start[rows] + at, 0)].view("<u8")
+        part &= _KEEP[np.clip(left, 0, _WORD)]
+        found[rows] += (part & _LOW) * multipliers[1 + 2 * word] + (part >> _HALF) * multipliers[2 + 2 * word]
+    return found
+
+
+def hash_of(text: str) -> int:
+    """Return the hash of one text: `hashes_of` for a single one, without arrays."""
+    data = text.encode()
+    multipliers = _multipliers(1 + 2 * -(-len(data) // _WORD))
+    found = (len(data) + 1) * multipliers[0]
+    for number, at in enumerate(range(0, len(data), 4), start=1):
+        found += int.from_bytes(data[at : at + 4], "little") * multipliers[number]
+    return found & _ALL
+
+
+@cache
+def _multipliers(count: int) -> tuple[int, ...]:
+    return tuple(hash(f"multiplier {number} of stream_svt") & _ALL for number in range(count))

@@ -1,0 +1,156 @@
+"""Records of one partition as columns: no object is made for a record until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Protocol, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+
+class Record(Protocol):
+    """A record of a partition; `aiokafka.ConsumerRecord` fits.
+
+    ``timestamp`` is in milliseconds since 1970, set by the broker where the topic says so.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(slots=True)
+class OneRecord:
+    """A `Record`."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Records(Sequence[Record]):
+    """Records in the order of their offsets; those of one fetch need not be consecutive (compaction, markers).
+
+    Attributes:
+        buffer: Holds all keys and values.
+        offset, timestamp: One per record.
+        key_start, key_length, value_start, value_length: Slices of ``buffer``; a length of -1 stands for null.
+        headers: Of the records that have some, by index.
+    """
+
+    buffer: bytes
+    offset: Integers
+    timestamp: Integers
+    key_start: Integers
+    key_length: Integers
+    value_start: Integers
+    value_length: Integers
+    headers: dict[int, Headers] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Records:
+        """Return the columns of record objects."""
+        if isinstance(records, Records):
+            return records
+        each = list(records)
+        parts = list(chain.from_iterable((one.key, one.value) for one in each))
+        length = np.array([-1 if part is None else len(part) for part in parts], np.int64)
+        start = np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)
+        return cls(
+            b"".join([part or b"" for part in parts]),
+            np.array([one.offset for one in each], np.int64),
+            np.array([one.timestamp for one in each], np.int64),
+            start[::2],
+            length[::2],
+            start[1::2],
+            length[1::2],
+            {index: one.headers for index, one in enumerate(each) if one.headers},
+        )
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Records]) -> Records:
+        """Return consecutive records of one partition as one."""
+        if len(parts) == 1:
+            return parts[0]
+        shifts = list(accumulate((len(part.buffer) for part in parts), initial=0))
+        firsts = list(accumulate(map(len, parts), initial=0))
+        moved = list(zip(parts, shifts, strict=False))
+        headers = {
+            first + index: found
+            for part, first in zip(parts, firsts, strict=False)
+            for index, found in part.headers.items()
+        }
+        return cls(
+            b"".join([part.buffer for part in parts]),
+            _joined(part.offset for part in parts),
+            _joined(part.timestamp for part in parts),
+            _joined(part.key_start + shift for part, shift in moved),
+            _joined(part.key_length for part in parts),
+            _joined(part.value_start + shift for part, shift in moved),
+            _joined(part.value_length for part in parts),
+            headers,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Record | Records:
+        if isinstance(index, slice):
+            return self._slice(index)
+        key = self._part(self.key_start, self.key_length, index)
+        value = self._part(self.value_start, self.value_length, index)
+        headers = self.headers.get(index % len(self), ()) if self.headers else ()
+        return OneRecord(int(self.offset[index]), int(self.timestamp[index]), key, value, headers)
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each record."""
+        return self._parts(self.key_start, self.key_length)
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each record."""
+        return self._parts(self.value_start, self.value_length)
+
+    def _slice(self, index: slice) -> Records:
+        first, stop, step = index.indices(len(self))
+        headers = {
+            (row - first) // step: self.headers[row]
+            for row in range(first, stop, step)
+            if row in self.headers
+        }
+        return Records(
+            self.buffer,
+            self.offset[index],
+            self.timestamp[index],
+            self.key_start[index],
+            self.key_length[index],
+            self.value_start[index],
+            self.value_length[index],
+            headers if self.headers else {},
+        )
+
+    def _part(self, start: Integers, length: Integers, index: int) -> bytes | None:
+        return None if length[index] < 0 else self.buffer[start[index] : start[index] + length[index]]
+
+    def _parts(self, start: Integers, length: Integers) -> list[bytes | None]:
+        buffer = self.buffer
+        ends = zip(start.tolist(), (start + length).tolist(), strict=True)
+        return [None if end < begin else buffer[begin:end] for begin, end in ends]
+
+
+def _joined(columns: Iterable[Integers]) -> Integers:
+    return np.concatenate(list(columns))
