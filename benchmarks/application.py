@@ -161,7 +161,7 @@ class Application:
             self.queries,
             partitions=self.partitions,
             datasets=self.names,
-            values=[100] * len(self.names),
+            values=[b"100"] * len(self.names),
         )
         asyncio.run(writing)
 

@@ -12,12 +12,20 @@ from pathlib import Path
 
 
 def show(
-    figures: Callable[..., Mapping[str, float]], arguments: Sequence[str] | None = None, *, digits: int = 3
+    figures: Callable[..., Mapping[str, float]],
+    arguments: Sequence[str] | None = None,
+    *,
+    digits: int = 3,
+    name: str = "",
 ) -> None:
-    """Measure and print; the arguments of ``figures`` are options, each with its default, but for the seed."""
-    name = Path(inspect.getfile(figures)).stem
+    """Measure and print; the arguments of ``figures`` are options, each with its default, but for the seed.
+
+    ``name`` is that of the benchmark, by default its module's, of which it may be but one part.
+    """
+    part = Path(inspect.getfile(figures)).stem
+    name = name or part
     parser = argparse.ArgumentParser(
-        prog=f"benchmarks/run {name}",
+        prog=f"benchmarks/run {name}" if name == part else f"benchmarks/run {name} {part}",
         description=inspect.getdoc(inspect.getmodule(figures)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

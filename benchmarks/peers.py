@@ -8,23 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import aiokafka.producer.sender
 import faust
+import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from stream_svt.service.event_loop import collect_rarely
 from stream_svt.service.homes import Homes
 
 # What the service sets too: how often an idle sender looks again (s), how long the broker holds a fetch (ms).
 SENDER_BACKOFF = 0.002
 FETCH_MAX_WAIT_MS = 500
 _IN_FLIGHT = 32  # batches
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a program reads: messages (or rows) a second, and the processor time for each in nanoseconds."""
+
+    rate: float
+    cpu_ns: float
+
+    def times(self, rows: int) -> Reading:
+        """Return the reading in rows, of which each message holds so many."""
+        return Reading(self.rate * rows, self.cpu_ns / rows)
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f}/s ({self.cpu_ns:,.1f} ns)"
 
 
 async def create_topics(
@@ -53,10 +74,10 @@ async def write_queries(
     *,
     partitions: int,
     datasets: Sequence[str],
-    values: Sequence[int],
+    values: Sequence[bytes],
     series: int = 1000,
 ) -> float:
-    """Write one JSON query per value, dataset after dataset in turn, each to its dataset's partition.
+    """Write one JSON query per value, a number as text, dataset after dataset in turn, each to its home.
 
     Returns:
         Messages a second.
@@ -75,7 +96,7 @@ async def write_queries(
         for index, value in enumerate(values):
             which = index % many
             place = homes[which]
-            text = b'{"id":"q%d","value":%d,"series":"s%d"}' % (index, value, index // many % series)
+            text = b'{"id":"q%d","value":%b,"series":"s%d"}' % (index, value, index // many % series)
             if batches[place].append(key=keys[which], value=text, timestamp=None) is None:
                 pending.append(await producer.send_batch(batches[place], topic, partition=place))
                 batches[place] = producer.create_batch()
@@ -91,14 +112,51 @@ async def write_queries(
         await producer.stop()
 
 
-def getmany_rate(bootstrap_servers: str, topic: str) -> float:
-    """Return the messages a second of a bare aiokafka ``getmany`` loop over the whole topic."""
-    return _figure("_getmany", bootstrap_servers, topic)
+async def write_records(
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[tuple[bytes, bytes]],
+    *,
+    partitions: int,
+    headers: Sequence[tuple[str, bytes]],
+) -> None:
+    """Write large records, key and value, each to its key's home."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks=1)
+    await producer.start()
+    try:
+        pending: list[asyncio.Future[object]] = []
+        for key, value in records:
+            place = home(key, partitions)
+            pending.append(await producer.send(topic, value, key=key, partition=place, headers=list(headers)))
+            if len(pending) >= _IN_FLIGHT:
+                await pending.pop(0)
+        await asyncio.gather(*pending)
+    finally:
+        await producer.stop()
 
 
-def faust_agent_rate(bootstrap_servers: str, topic: str, count: int) -> float:
-    """Return the messages a second of a Faust agent that does nothing, over so many of a topic's messages."""
-    return _figure("_faust_agent", bootstrap_servers, topic, str(count))
+def getmany_reading(bootstrap_servers: str, topic: str, *, tuned: bool = False) -> Reading:
+    """Return what a bare aiokafka ``getmany`` loop reads of the whole topic.
+
+    Args:
+        tuned: Whether its garbage collector is set as the worker's.
+    """
+    return _reading("_getmany", bootstrap_servers, topic, "tuned" if tuned else "")
+
+
+def value_column_reading(bootstrap_servers: str, topic: str) -> Reading:
+    """Return what a ``getmany`` loop reads of a topic of columnar records, in rows; it adds up the values."""
+    return _reading("_value_column", bootstrap_servers, topic)
+
+
+def quix_reading(bootstrap_servers: str, topic: str, count: int) -> Reading:
+    """Return what a Quix Streams dataframe that does nothing reads, over so many of a topic's messages."""
+    return _reading("_quix", bootstrap_servers, topic, str(count))
+
+
+def faust_agent_reading(bootstrap_servers: str, topic: str, count: int) -> Reading:
+    """Return what a Faust agent that does nothing reads, over so many of a topic's messages."""
+    return _reading("_faust_agent", bootstrap_servers, topic, str(count))
 
 
 @contextlib.contextmanager
@@ -182,16 +240,47 @@ def _command(peer: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", program, *arguments]
 
 
-def _figure(peer: str, *arguments: str) -> float:
+def _reading(peer: str, *arguments: str) -> Reading:
     done = subprocess.run(_command(peer, *arguments), stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout)
+    return Reading(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _getmany(bootstrap_servers: str, topic: str) -> None:
-    print(asyncio.run(_count(bootstrap_servers, topic)))
+class _Clock:
+    """Time and processor time since now."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.perf_counter(), time.process_time()
+
+    def print(self, count: int) -> None:
+        """Print what was read since, a `Reading` in JSON."""
+        used, took = time.process_time() - self._used, time.perf_counter() - self._began
+        print(json.dumps(asdict(Reading(count / took, 1e9 * used / count))))
 
 
-async def _count(bootstrap_servers: str, topic: str) -> float:
+def _getmany(bootstrap_servers: str, topic: str, tuned: str) -> None:
+    if tuned:
+        collect_rarely()
+    asyncio.run(_read_all(bootstrap_servers, topic, len))
+
+
+def _value_column(bootstrap_servers: str, topic: str) -> None:
+    asyncio.run(_read_all(bootstrap_servers, topic, _read_values))
+
+
+def _read_values(records: Sequence[ConsumerRecord[bytes, bytes]]) -> int:
+    """Add up the column `value` of columnar records; return how many rows they have."""
+    rows = total = 0
+    for record in records:
+        with pa.ipc.open_stream(record.value) as stream:
+            for part in stream:
+                rows += part.num_rows
+                total += int(part.column("value").to_numpy().sum())
+    assert total > 0
+    return rows
+
+
+async def _read_all(bootstrap_servers: str, topic: str, read: Callable[[Sequence[Any]], int]) -> None:
+    """Read a whole topic and print how fast; ``read`` returns how much the records hold."""
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap_servers,
@@ -207,16 +296,45 @@ async def _count(bootstrap_servers: str, topic: str) -> float:
         for place in places:
             await consumer.position(place)
         seen = 0
-        start = time.perf_counter()
+        clock = _Clock()
         unread = {place for place in places if ends[place]}
         while unread:
             for place, records in (await consumer.getmany(timeout_ms=1000)).items():
-                seen += len(records)
+                seen += read(records)
                 if await consumer.position(place) >= ends[place]:
                     unread.discard(place)
-        return seen / (time.perf_counter() - start)
+        clock.print(seen)
     finally:
         await consumer.stop()
+
+
+def _quix(bootstrap_servers: str, topic: str, count: str) -> None:
+    from quixstreams import Application
+
+    clock: _Clock | None = None
+    left = int(count)
+
+    def processed(*_: object) -> None:
+        nonlocal clock, left
+        clock = clock or _Clock()
+        left -= 1
+        if not left:
+            clock.print(int(count))
+            app.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        app = Application(
+            bootstrap_servers,
+            consumer_group=f"idle-quix-{uuid.uuid4().hex[:8]}",
+            auto_offset_reset="earliest",
+            consumer_extra_config={"isolation.level": "read_committed"},
+            auto_create_topics=False,
+            state_dir=directory,
+            on_message_processed=processed,
+            loglevel=None,
+        )
+        app.dataframe(app.topic(topic, key_deserializer="bytes", value_deserializer="bytes"))
+        app.run()
 
 
 class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
@@ -227,10 +345,10 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
 
 
 def _faust_agent(bootstrap_servers: str, topic: str, count: str) -> None:
-    print(asyncio.run(_agent_rate(bootstrap_servers, topic, int(count))))
+    asyncio.run(_idle_agent(bootstrap_servers, topic, int(count)))
 
 
-async def _agent_rate(bootstrap_servers: str, topic: str, count: int) -> float:
+async def _idle_agent(bootstrap_servers: str, topic: str, count: int) -> None:
     app = _App(
         f"idle-agent-{uuid.uuid4().hex[:8]}",
         broker=f"kafka://{bootstrap_servers}",
@@ -243,23 +361,23 @@ async def _agent_rate(bootstrap_servers: str, topic: str, count: int) -> float:
         store="memory://",
         web_enabled=False,
     )
-    rate: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @app.agent(app.topic(topic))  # type: ignore[untyped-decorator]
     async def idle(stream: faust.Stream[bytes]) -> None:
+        clock = None
         seen = 0
-        start = 0.0
         async for _ in stream:
-            if not seen:
-                start = time.perf_counter()
+            clock = clock or _Clock()
             seen += 1
             if seen == count:
-                rate.set_result(count / (time.perf_counter() - start))
+                clock.print(count)
+                ended.set_result(None)
 
     app.finalize()
     await app.start()
     try:
-        return await rate
+        await ended
     finally:
         await app.stop()
 

@@ -9,8 +9,8 @@ from benchmarks.command import show
 def measured(capsys):
     """Run a benchmark with some sizes, and return the figures that it prints."""
 
-    def run(benchmark, sizes: str) -> dict[str, float]:
-        show(benchmark.figures, sizes.split(), digits=4)
+    def run(benchmark, sizes: str, name: str = "") -> dict[str, float]:
+        show(benchmark.figures, sizes.split(), digits=4, name=name)
         lines = capsys.readouterr().out.splitlines()
         return {name: float(value) for name, value in (line.split(" ") for line in lines)}
 

@@ -6,13 +6,16 @@ import contextlib
 import importlib
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import latency, planner, service, takeover, year
+from benchmarks import latency, peers, planner, takeover, year
 from benchmarks.scale.loop_lag import Lag
+from benchmarks.service import columns, messages
+from benchmarks.service.reading import datasets
 from stream_svt.mechanisms import noise
 from stream_svt.service.embedded import EmbeddedKafka
 
@@ -24,7 +27,7 @@ SOAK = (pytest.mark.kafka, pytest.mark.soak)
 @pytest.fixture
 def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the benchmarks that start a broker of their own use the session's."""
-    for module in (service, latency):
+    for module in (columns, latency, messages):
         monkeypatch.setattr(module, "EmbeddedKafka", lambda: contextlib.nullcontext(broker))
     monkeypatch.chdir(ROOT)  # the peers' processes import from it
 
@@ -40,20 +43,29 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
             ["mean_absolute_error", "worst_error"],
         ),
         pytest.param(
-            "service",
+            "service.messages",
             "--messages 40000 --agent-messages 500 --repetitions 1 --commit-records 100 --look-every 10",
-            ["json_vs_getmany", "json_vs_faust_agent"],
+            ["json_vs_getmany", "json_vs_tuned_getmany", "json_vs_quix", "json_vs_faust_agent"],
+            marks=SOAK,
+        ),
+        pytest.param(
+            "service.columns",
+            "--messages 1000 --rows 100 --repetitions 1 --commit-records 10 --look-every 10",
+            ["columnar_vs_fetch", "columnar_mrows"],
             marks=SOAK,
         ),
         pytest.param("latency", "--queries 5 --turns 2", ["p50_vs_bare_relay"], marks=SOAK),
     ],
-    ids=lambda value: value if re.fullmatch("[a-z]+", str(value)) else "",
+    ids=lambda value: value if re.fullmatch("[a-z.]+", str(value)) else "",
 )
 def test_a_benchmark_prints_its_figures(measured, request, name, sizes, figures):
-    if name in ("service", "latency"):
+    benchmark, program = importlib.import_module(f"benchmarks.{name}"), name.split(".")[0]
+    if hasattr(benchmark, "EmbeddedKafka"):
         request.getfixturevalue("shared_broker")
-    printed = measured(importlib.import_module(f"benchmarks.{name}"), sizes)
-    assert list(printed) == [f"{name}.{figure}" for figure in figures]
+    if "json_vs_quix" in figures and not find_spec("quixstreams"):
+        pytest.skip("needs the extra `benchmarks`")
+    printed = measured(benchmark, sizes, name=program)
+    assert list(printed) == [f"{program}.{figure}" for figure in figures]
     assert min(printed.values()) > 0
 
 
@@ -90,9 +102,9 @@ def test_the_takeover_benchmark_gives_the_time_of_a_restore_and_of_a_takeover() 
 
 
 def test_the_datasets_of_the_service_benchmark_are_spread_evenly():
-    names = service.datasets(16)
+    names = datasets(16)
     assert len(set(names)) == 64
-    homes = [service.peers.home(name.encode(), 4) for name in names]
+    homes = [peers.home(name.encode(), 4) for name in names]
     assert [homes.count(place) for place in range(4)] == [16] * 4
 
 
@@ -131,5 +143,6 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    names = "accuracy engine ladder latency mechanisms planner reproduction sampler selective service stream takeover "
-    assert [line.split()[0] for line in listed.splitlines()[1:]] == f"{names}timing year scale".split()
+    files = "accuracy engine ladder latency mechanisms planner reproduction sampler selective stream takeover"
+    names = f"{files} timing year scale service".split()
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == names
