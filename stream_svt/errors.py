@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stream_svt.wording import counted
+
 
 class StreamSvtError(Exception):
     """Base class of the package's errors.
@@ -49,10 +51,9 @@ class ConfigError(StreamSvtError):
         self.problems, self.more = found[:PROBLEMS_SHOWN], more + len(found[PROBLEMS_SHOWN:])
         self.source = source
         count = len(self.problems) + self.more
-        noun = f"problem{'s' * (count != 1)}"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
         others = f"\n  and {self.more} more" if self.more else ""
-        super().__init__(f"{source}: {count} {noun}{lines}{others}")
+        super().__init__(f"{source}: {counted(count, 'problem')}{lines}{others}")
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem], str, int]]:
         return ConfigError, (self.problems, self.source, self.more)

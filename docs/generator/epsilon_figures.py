@@ -10,6 +10,7 @@ from typing import Final
 from docs.generator.markdown import table
 from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.wording import counted
 
 EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2", "5", "10"))
 CUTOFFS: Final = (1, 10, 100)
@@ -60,7 +61,7 @@ def _distances() -> str:
         [f"{float(epsilon):g}", *(f"{float(sure_margin(epsilon, cutoff)):,.0f}" for cutoff in CUTOFFS)]
         for epsilon in EPSILONS
     ]
-    heads = [f"{cutoff} alert{'s' if cutoff > 1 else ''} a run" for cutoff in CUTOFFS]
+    heads = [f"{counted(cutoff, 'alert')} a run" for cutoff in CUTOFFS]
     return table(["epsilon of a run", *heads], rows)
 
 

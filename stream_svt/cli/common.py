@@ -40,11 +40,6 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def count(number: int, noun: str) -> str:
-    """Return a number of things: 1 event, 2 events."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def print_json(data: object) -> None:
     """Print a JSON document."""
     click.echo(json.dumps(data, indent=2))

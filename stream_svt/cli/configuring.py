@@ -17,6 +17,7 @@ from stream_svt.service import applied
 from stream_svt.service.config import Config, bundle_of
 from stream_svt.service.logs import log_to_stderr
 from stream_svt.service.signatures import SigningKey
+from stream_svt.wording import counted
 
 if TYPE_CHECKING:
     from stream_svt.service.check import Finding
@@ -71,7 +72,7 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
     tried = "" if offline else f"Tried: {said.get(TRIED)}. Not tried: {said.get(UNTRIED)}."
     if problems := [one for one in findings if one.level == "problem"]:
         click.echo(tried)
-        click.echo(f"{common.count(len(problems), 'problem')}: see FAIL above.", err=True)
+        click.echo(f"{counted(len(problems), 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
     click.echo(f"No problem found. {tried}" if tried else "The configuration is valid.")
     return 0
@@ -107,7 +108,7 @@ def lint(path: Path, sample: int) -> int:
     samples = asyncio.run(examine(config, config.cluster(), sample))
     for topic, found in samples.items():
         click.echo(
-            f"{topic}: {common.count(found.records, 'record')}" + ("" if found.found else ", all as expected")
+            f"{topic}: {counted(found.records, 'record')}" + ("" if found.found else ", all as expected")
         )
         for line in found.lines():
             click.echo(f"  {line}")
@@ -149,12 +150,11 @@ def prove(path: Path, cases: int, seed: int) -> int:
         rngs, length=cases, label="Testing", file=errors, hidden=not errors.isatty()
     ) as bar:
         summary = test_neighbours(config.current, bar)
-    count = common.count
     click.echo(
-        f"Tested {count(summary.cases, 'pair')} of neighbouring streams on "
-        f"{count(len(config.spec.monitors), 'monitor')}: {count(summary.queries, 'test')}, "
-        f"{count(summary.alerts, 'alert')}, {count(summary.runs, 'run')}, {count(summary.commits, 'commit')}; "
-        f"{count(summary.crashes, 'restart')} and {count(summary.commands, 'command')} in between."
+        f"Tested {counted(summary.cases, 'pair')} of neighbouring streams on "
+        f"{counted(len(config.spec.monitors), 'monitor')}: {counted(summary.queries, 'test')}, "
+        f"{counted(summary.alerts, 'alert')}, {counted(summary.runs, 'run')}, {counted(summary.commits, 'commit')}; "
+        f"{counted(summary.crashes, 'restart')} and {counted(summary.commands, 'command')} in between."
     )
     if summary.counterexample is not None:
         click.echo(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.counterexample}.")
@@ -169,7 +169,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
     )
     if summary.unaligned:
         click.echo(
-            f"Left out: {count(summary.unaligned, 'pair')} whose threshold noise no entropy can produce."
+            f"Left out: {counted(summary.unaligned, 'pair')} whose threshold noise no entropy can produce."
         )
     click.echo(
         "This is a test of the program, not a proof: docs/privacy-guarantee.md has the proof and its assumptions."

@@ -15,6 +15,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed
 from stream_svt.service.shown import read_shown
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.wording import counted, more
 
 SHOWN = 10
 """Datasets whose accounts are shown; further ones are counted."""
@@ -38,9 +39,9 @@ def confirm(
     for name in names[:SHOWN]:
         for line in _lines(config, name, accounts.get(name), limit):
             click.echo(line, err=True)
-    if len(names) > SHOWN:
-        click.echo(f".. and {len(names) - SHOWN} more", err=True)
-    where = f"{common.count(len(names), 'dataset')} on {common.count(len(shards), 'shard')}"
+    if left_out := more(len(names) - SHOWN):
+        click.echo(f"..{left_out}", err=True)
+    where = f"{counted(len(names), 'dataset')} on {counted(len(shards), 'shard')}"
     click.echo(f"{where}: {effect}", err=True)
     common.confirm(question)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from stream_svt.cli import common
+from stream_svt.wording import counted
 
 _GROUP = common.examples(
     "rejects list -c monitors.yaml --since 1h",
@@ -61,7 +62,7 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
         return
     for (topic, reason), of_reason in groupby(groups, key=lambda one: (one.topic, one.reason)):
         partitions = list(of_reason)
-        click.echo(f"{topic}: {reason}, {common.count(sum(one.count for one in partitions), 'record')}")
+        click.echo(f"{topic}: {reason}, {counted(sum(one.count for one in partitions), 'record')}")
         click.echo(f"  to do: {REMEDIES[reason]}")
         for one in partitions:
             when = one.newest.astimezone().isoformat(sep=" ", timespec="seconds")
@@ -69,11 +70,9 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
     if not groups:
         click.echo("No record was refused.")
     if found.unreadable:
-        click.echo(
-            f"{common.count(found.unreadable, 'record')} of the reject topic cannot be read.", err=True
-        )
+        click.echo(f"{counted(found.unreadable, 'record')} of the reject topic cannot be read.", err=True)
     if found.left_out:
-        click.echo(f"{common.count(found.left_out, 'older offset')} left out: give --limit.", err=True)
+        click.echo(f"{counted(found.left_out, 'older offset')} left out: give --limit.", err=True)
 
 
 @rejects.command(

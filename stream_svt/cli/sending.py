@@ -18,6 +18,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.control import NotDeclared
 from stream_svt.service.sending import SendProgress, send_lines
 from stream_svt.settings.document import quote
+from stream_svt.wording import counted
 
 _CHUNK = 1 << 20
 """Bytes read from standard input at once."""
@@ -119,8 +120,8 @@ async def _standard_input() -> AsyncIterator[bytes]:
 
 def _print(topic: str, progress: SendProgress) -> None:
     """Print what is on the topic, and how to go on."""
-    records = common.count(progress.acknowledged, "record")
-    skipped = f", {common.count(progress.skipped, 'line')} skipped" if progress.skipped else ""
+    records = counted(progress.acknowledged, "record")
+    skipped = f", {counted(progress.skipped, 'line')} skipped" if progress.skipped else ""
     click.echo(
         f"{records} acknowledged on {topic}{skipped}; the next line is {progress.next_line}.", err=True
     )

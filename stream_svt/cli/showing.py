@@ -27,6 +27,7 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.service.logs import log_to_stderr
 from stream_svt.settings.fields import is_this_machine
 from stream_svt.subscription import Event, Subscription
+from stream_svt.wording import counted, more
 
 if TYPE_CHECKING:
     from stream_svt.protocol.audit import Audit
@@ -96,7 +97,7 @@ def _readable(name: str, value: object) -> object:
     """Return a detail of an event as text shows it: a moment, in Unix milliseconds, as date and time."""
     if name != "until" or not isinstance(value, int):
         return value
-    return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return utc(value)
 
 
 @common.command(
@@ -209,7 +210,7 @@ def _show(answer: dict[str, Any]) -> None:
         click.echo(f"not ready to take over: {answer['lacks']}")
     if reasons := answer["refused"]["reasons"]:
         counts = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
-        records, topic = common.count(sum(reasons.values()), "record"), answer["refused"]["topic"]
+        records, topic = counted(sum(reasons.values()), "record"), answer["refused"]["topic"]
         click.echo(
             f"{records} refused ({counts}): 'stream-svt rejects list -c FILE' says what to do (topic {topic})"
         )
@@ -317,26 +318,26 @@ def _print(audit: Audit, topic: str) -> None:
             (account.before - account.carried, "before the oldest event"),
         )
         before = "".join(f", {as_text(part, account.kind)} of it {when}" for part, when in parts if part > 0)
-        counts = f"{common.count(account.alerts, 'alert')}, {common.count(account.events, 'event')}"
+        counts = f"{counted(account.alerts, 'alert')}, {counted(account.events, 'event')}"
         spent, limit = as_text(account.spent, account.kind), as_text(account.limit, account.kind)
         click.echo(f"{account.dataset}: {account.kind.measure} {spent} of {limit} spent{before}, {counts}")
     for partition in sorted(audit.truncated):
         click.echo(f"partition {partition}: its oldest events were deleted; their charges cannot be checked")
     for problem in audit.problems:
         click.echo(f"{click.style('FAIL', fg='red')} {problem}", err=True)
-    if audit.found > len(audit.findings):
-        click.echo(f".. and {audit.found - len(audit.findings)} more", err=True)
-    checked = f"{common.count(audit.events, 'event')} on {topic}, {audit.alerts} of them alerts"
+    if left_out := more(audit.found - len(audit.findings)):
+        click.echo(f"..{left_out}", err=True)
+    checked = f"{counted(audit.events, 'event')} on {topic}, {audit.alerts} of them alerts"
     if audit.ledgers is not None:
-        checked += f", {common.count(audit.ledgers, 'ledger')} in the state"
+        checked += f", {counted(audit.ledgers, 'ledger')} in the state"
     if audit.homes is not None:
         checked += f", partitioner {audit.homes[1]}"
     if audit.balances:
         verdict = f"The ledgers balance: {checked}."
     elif audit.found:
-        verdict = f"The ledgers do NOT balance: {common.count(audit.found, 'finding')} in {checked}."
+        verdict = f"The ledgers do NOT balance: {counted(audit.found, 'finding')} in {checked}."
     else:
-        shards = common.count(len(audit.unreadable), "shard")
+        shards = counted(len(audit.unreadable), "shard")
         verdict = f"The state of {shards} could not be read. What could be read balances: {checked}."
     click.echo(verdict, err=not audit.balances)
 
@@ -390,7 +391,7 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     for line in carried.lines():
         click.echo(line)
     left = sum(balance.spent < balance.limit for balance in carried.datasets.values())
-    counts = f"{common.count(len(carried.datasets), 'dataset')}, {left} of them with budget left"
+    counts = f"{counted(len(carried.datasets), 'dataset')}, {left} of them with budget left"
     notes = [*notes, f"Carried over from {carried.application} to {successor}: {counts}."]
     if not carried.complete:
         notes.append(

@@ -13,6 +13,7 @@ from stream_svt.errors import BrokerError
 from stream_svt.service.applied import workers
 from stream_svt.service.config import Config
 from stream_svt.service.shown import ShardShown, read_shown
+from stream_svt.wording import counted, more
 
 DATASETS_SHOWN = 50
 """Datasets of the table; the others are in the sums."""
@@ -50,7 +51,7 @@ def _fields(shard: ShardShown) -> dict[str, Any]:
 def show_whole(found: dict[str, Any], now: datetime) -> None:
     """Print it as tables; amounts are as of each shard's newest event."""
     names, datasets = found["workers"], found["datasets"]
-    members = "an unknown number of workers" if names is None else common.count(len(names), "worker")
+    members = "an unknown number of workers" if names is None else counted(len(names), "worker")
     click.echo(
         f"{found['application']}: {members} in the group, as of the newest released events of each shard"
     )
@@ -61,14 +62,14 @@ def show_whole(found: dict[str, Any], now: datetime) -> None:
     for line in _sums(datasets):
         click.echo(line)
     if missing := found["declared"] - len(datasets):
-        click.echo(f"{common.count(missing, 'declared dataset')} without an account in the events read")
+        click.echo(f"{counted(missing, 'declared dataset')} without an account in the events read")
     rows = [
         (one["dataset"], f"{one['spent']:g} of {one['limit']:g} {one['measure']}", f"{one['reserved']:g}")
         for one in datasets
     ]
     common.print_table(("dataset", "budget spent", "reserved"), rows[:DATASETS_SHOWN])
-    if len(rows) > DATASETS_SHOWN:
-        click.echo(f".. and {len(rows) - DATASETS_SHOWN} more: --json has them all")
+    if left_out := more(len(rows) - DATASETS_SHOWN):
+        click.echo(f"..{left_out}: --json has them all")
 
 
 def _shard_cells(shard: dict[str, Any], now: datetime) -> list[object]:
@@ -90,4 +91,4 @@ def _sums(datasets: list[dict[str, Any]]) -> Iterator[str]:
             sum(one[name] for one in of_measure) for name in ("spent", "reserved", "limit")
         )
         amounts = f"{measure} {spent:g} of {limit:g} spent, {reserved:g} reserved"
-        yield f"{common.count(len(of_measure), 'dataset')}: {amounts}"
+        yield f"{counted(len(of_measure), 'dataset')}: {amounts}"

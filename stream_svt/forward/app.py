@@ -22,6 +22,7 @@ from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
 from stream_svt.monitor.released import Envelope
 from stream_svt.service.metrics import CONTENT_TYPE
+from stream_svt.service.topology import unseen
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"
 """CloudEvents type of a test event; no service releases this type."""
@@ -58,13 +59,13 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
 async def _check_topics(config: ForwardConfig) -> None:
     existing = await partition_counts(config.cluster, "looking at the topics")
     why = "this is the alert topic of a service, by default '<application>.alerts'"
-    needed = [("topic", config.topic, why)]
+    needed = [("topic", config.topic, "READ", why)]
     if config.parks:
-        needed += [("park_topic", config.park_topic, "refused events are written to it (on_refused: park)")]
-    missing = "does not exist, or the user lacks permission to see it"
+        why = "refused events are written to it (on_refused: park)"
+        needed.append(("park_topic", config.park_topic, "WRITE", why))
     problems = [
-        Problem(0, field, f"topic {topic!r} {missing}; {why}")
-        for field, topic, why in needed
+        Problem(0, field, f"{unseen(topic, operation)}; {why}")
+        for field, topic, operation, why in needed
         if topic not in existing
     ]
     if problems:

@@ -21,6 +21,7 @@ from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.privacy.loss import as_text, to_units
+from stream_svt.wording import counted
 
 REASONS_SHOWN = 3
 """Number of refusals whose reasons the reply to a command to all datasets repeats."""
@@ -190,7 +191,7 @@ def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandP
         yield progress
     done = progress.done
     if progress.closes:
-        message = f"shard {engine.shard} is closed with {done} balance{'s' * (done != 1)}; it opens no more"
+        message = f"shard {engine.shard} is closed with {counted(done, 'balance')}; it opens no more"
     elif done or progress.refused:
         why = f": {'; '.join(progress.reasons)}" if progress.reasons else ""
         counts = f"carried out on {done} datasets, refused on {progress.refused}"

@@ -15,6 +15,7 @@ from stream_svt.planning.model import Span, Workload, course, report_chances
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,7 +186,7 @@ def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
     life, lives, cutoff = best.forecast.life.middle, best.range("life.middle"), best.monitor.cutoff
     runs = ""
     if budget is not None:
-        runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
+        runs = counted(budget.runs, "such run")
         runs += f" and {budget.last_run_alerts} further alerts" if budget.last_run_alerts else ""
     if workload.finite:
         paid = f"; the limit pays for {runs}" if runs else ""

@@ -17,6 +17,7 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.fields import MaxRuns, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.wording import counted
 
 SURE = 0.95
 """A margin counts as detectable if a single test reports it with at least this probability."""
@@ -167,7 +168,7 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
 def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
     if monitor.on_halt == "stop":
         return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
-    runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"
+    runs = counted(left.runs, "whole run")
     if left.last_run_alerts:
         runs += f" and a shorter one of {left.last_run_alerts}"
     return (
@@ -180,7 +181,7 @@ def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
 def _begins(most: MaxRuns | None) -> str:
     if most is None:
         return "any number of runs within a moment (max_runs: off): one burst of high values may use up the budget."
-    runs = f"at most {most.count} run{'s' if most.count != 1 else ''} within {duration_text(most.within_ms)}"
+    runs = f"at most {counted(most.count, 'run')} within {duration_text(most.within_ms)}"
     return f"{runs} (max_runs); queries are skipped from the end of the last one until the next may begin."
 
 

@@ -19,6 +19,7 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
+from stream_svt.wording import listed
 
 _RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
 
@@ -234,11 +235,9 @@ def _each(one: DatasetSpec) -> str:
 
 def _listed(what: str, names: list[str]) -> str:
     """Return the first names and their number; "" for no names."""
-    shown = ", ".join(names[:NAMES_SHOWN])
-    more = ", .." if len(names) > NAMES_SHOWN else ""
     if len(names) < 2:
-        return f"{what} {shown}" if names else ""
-    return f"{len(names)} {what}s ({shown}{more})"
+        return f"{what} {names[0]}" if names else ""
+    return f"{len(names)} {what}s ({listed(names, NAMES_SHOWN)})"
 
 
 def memory(spec: ApplicationSpec, partitions: int) -> tuple[int, int]:

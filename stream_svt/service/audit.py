@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError, UnreadableState
+from stream_svt.errors import UnreadableState
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
@@ -19,7 +19,7 @@ from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
 from stream_svt.service.ports import journal_of
-from stream_svt.service.topology import require, unseen
+from stream_svt.service.topology import ALERT_TOPIC, partitions_of, require, unseen
 from stream_svt.settings.application import Carried
 from stream_svt.settings.monitors import MonitorSpec
 
@@ -71,12 +71,7 @@ async def audit_topic(
     """
     audit = Audit(monitors)
     doing = f"auditing alert topic {topic!r}"
-    partitions = (await kafka.partition_counts(cluster, doing)).get(topic, 0)
-    if not partitions:
-        raise BrokerError(
-            f"{unseen(topic, 'READ')}; the alert topic is topics.alerts of the configuration, by default "
-            "'<application>.alerts'"
-        )
+    partitions = await partitions_of(cluster, topic, doing, hint=ALERT_TOPIC)
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
             end, last = (known or {}).get(partition, (0, LARGEST_SEQUENCE))

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import Final, Literal, NamedTuple
@@ -22,6 +23,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.planning.budget import reported_margin
 from stream_svt.planning.difference import MIB, memory
+from stream_svt.protocol.configuration import Version, Versions
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service.applied import newest, read_versions
@@ -44,11 +46,14 @@ from stream_svt.service.topology import (
 )
 from stream_svt.settings.fields import Retry
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.wording import counted, named
 
 TRIED: Final = "tried"
 UNTRIED: Final = "not tried"
 """Subjects of the findings that end a report."""
 _BROKER_LIMIT: Final = 1_048_588
+SHARDS_SHOWN: Final = 20
+"""Shards that a message names."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _SAMPLE: Final = 200
@@ -66,11 +71,38 @@ class Finding(NamedTuple):
 _ok, _note, _problem = (partial(Finding, level) for level in ("ok", "note", "problem"))
 
 
+@dataclass
+class CheckContext:
+    """What checks look at: the configuration, the topics, and what several of them read, each once."""
+
+    config: Config
+    cluster: Cluster
+    topology: Topology
+    _versions: Versions | None = None
+    _states: dict[int, bytes] | None = None
+
+    def fits(self, *topics: str) -> bool:
+        """Return whether topics have the number of partitions that the configuration says."""
+        return all(self.topology.partitions.get(topic) == self.config.topics.partitions for topic in topics)
+
+    async def applied(self) -> Version | None:
+        """Return the version applied last."""
+        if self._versions is None:
+            self._versions = await read_versions(self.config, self.cluster)
+        return newest(self._versions, self.config.topics.config)
+
+    async def states(self) -> dict[int, bytes]:
+        """Return the newest record `meta` of each shard that has one."""
+        if self._states is None:
+            self._states = {shard: meta async for shard, meta in stored_metas(self.config, self.cluster)}
+        return self._states
+
+
 def check_offline(config: Config) -> list[Finding]:
     """Check a valid configuration without brokers."""
     spec, shards = config.current, config.topics.partitions
     datasets, monitors = len(spec.datasets), len(spec.monitors)
-    size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
+    size = f"{counted(monitors, 'monitor')} on {counted(datasets, 'dataset')}"
     total, single = (ceil(size / MIB) for size in memory(spec, shards))
     one = f" with all {shards} shards, {single} MiB with one" if single < total else ""
     takes = f"a worker takes up to about {total} MiB{one}; muted and waiting queries come on top"
@@ -123,9 +155,10 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     by = f"producers partition with {PRODUCERS[config.topics.partitioner]}"
     findings += wrong or [_ok("topics", f"{good}; {by}")]
     findings += advice(config, topology)
-    for check in (_retention, _permissions, _partitioner, _state, _released, _predecessor):
+    context = CheckContext(config, cluster, topology)
+    for check in (_retention, _permissions, _partitioner, _released, _state, _predecessor):
         try:
-            findings += [one async for one in check(config, cluster, topology)]
+            findings += [one async for one in check(context)]
         except kafka.Denied as error:
             if not any(one.subject == "permissions" for one in findings):  # else it is named already
                 findings.append(_problem("permissions", str(error)))
@@ -245,15 +278,17 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             )
 
 
-async def _retention(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+async def _retention(context: CheckContext) -> AsyncIterator[Finding]:
     """Compare lifetimes in offsets with the records still held by partitions that have lost some."""
-    for number, monitor in enumerate(config.spec.monitors):
+    for number, monitor in enumerate(context.config.spec.monitors):
         lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
         if lifetime is None:
             continue
         topic = monitor.topic
-        partitions = [TopicPartition(topic, part) for part in range(topology.partitions.get(topic, 0))]
-        held = await kafka.spans(cluster, partitions, "looking at what query topics hold")
+        partitions = [
+            TopicPartition(topic, part) for part in range(context.topology.partitions.get(topic, 0))
+        ]
+        held = await kafka.spans(context.cluster, partitions, "looking at what query topics hold")
         short = [str(one.partition) for one, (first, end) in held.items() if 0 < first > end - lifetime]
         if short:
             message = (
@@ -263,68 +298,61 @@ async def _retention(config: Config, cluster: Cluster, topology: Topology) -> As
             yield _problem(f"monitors[{number}].append.retry.lifetime", message)
 
 
-async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    tried = await try_permissions(config, cluster, topology)
+async def _permissions(context: CheckContext) -> AsyncIterator[Finding]:
+    tried = await try_permissions(context.config, context.cluster, context.topology)
     for refusal in tried.refused:
         yield _problem("permissions", refusal)
     yield _ok(TRIED, ", ".join(tried.allowed) or "nothing")
     yield _ok(UNTRIED, ", ".join(tried.untried))
 
 
-async def _partitioner(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
     """Compare the partitioner with the version applied last, and with the newest records of each query topic."""
-    there, wanted = topology.partitions, config.topics
-    samples: dict[str, Sample] = {}
+    config, samples = context.config, dict[str, Sample]()
     with contextlib.suppress(BrokerError):  # `_permissions` says which one is missing
-        applied = (
-            newest(await read_versions(config, cluster), wanted.config) if wanted.config in there else None
-        )
-        if applied is not None and applied.bundle.partitioner != wanted.partitioner:
+        applied = await context.applied() if config.topics.config in context.topology.partitions else None
+        if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
             for problem in other_partitioner(applied.bundle.partitioner, config).problems:
                 yield _problem(problem.field, problem.message)
-        if all(there.get(topic) == wanted.partitions for topic in config.spec.topics()):
+        if context.fits(*config.spec.topics()):
             try:
-                samples = await sample(config, cluster, _SAMPLE)
+                samples = await sample(config, context.cluster, _SAMPLE)
             except ConfigError as error:  # of a Schema Registry
                 for problem in error.problems:
                     yield _problem(problem.field, problem.message)
     for topic, found in samples.items():
         if count := found.found[OTHER_PARTITIONER]:
-            finding = (
-                _problem if 2 * count > found.records else _note
-            )  # older records may lie behind a change
+            # Older records may lie behind a change.
+            finding = _problem if 2 * count > found.records else _note
             message = f"{topic}: {count} of the newest {found.records} records are refused: "
             yield finding("topics.partitioner", message + config.homes.misrouted())
 
 
-async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+async def _state(context: CheckContext) -> AsyncIterator[Finding]:
     """Check that a worker can open the stored state of all shards."""
-    own = config.topics
-    if topology.partitions.get(own.state) != own.partitions:
+    config = context.config
+    if not context.fits(config.topics.state):
         return
-    stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
+    stored = await context.states()
     field = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
-    refused = [_problem(field, why) for why in unreadable_states(config, topology.cluster_id, stored)]
+    refused = [_problem(field, why) for why in unreadable_states(config, context.topology.cluster_id, stored)]
     key = "with the configured keys" if config.master_keys else "without a key"
-    message = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
+    message = f"what {len(stored)} of {config.topics.partitions} shards have stored opens {key}"
     for finding in refused or [_ok("state", message if stored else "nothing is stored yet")]:
         yield finding
 
 
-async def _released(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+async def _released(context: CheckContext) -> AsyncIterator[Finding]:
     """Compare the configuration and the states with the newest events."""
-    own, there = config.topics, topology.partitions
-    if any(there.get(topic) != own.partitions for topic in (own.alerts, own.state, own.config)):
+    config, own = context.config, context.config.topics
+    if not context.fits(own.alerts, own.state, own.config):
         return
-    shown = await read_shown(
-        config, cluster
-    )  # before the states, which account for all events published before
-    stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
-    applied = newest(await read_versions(config, cluster), own.config)
-    version = 0 if applied is None else applied.number
+    # Before the states, which account for all events published before.
+    shown = await read_shown(config, context.cluster)
+    stored, applied = await context.states(), await context.applied()
     found = [
-        *differences(config, shown, version=version),
-        *behind(config, topology.cluster_id, stored, shown),
+        *differences(config, shown, version=0 if applied is None else applied.number),
+        *behind(config, context.topology.cluster_id, stored, shown),
     ]
     for one in found:
         yield (_problem if one.serious else _note)(one.subject, one.message)
@@ -333,10 +361,10 @@ async def _released(config: Config, cluster: Cluster, topology: Topology) -> Asy
     yield _ok("alerts", f"compared with the newest {seen}" + ("" if found else ": no difference"))
 
 
-async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+async def _predecessor(context: CheckContext) -> AsyncIterator[Finding]:
     """Check that the predecessor was closed for this application, if its alert topic can be read."""
-    carried = config.spec.carried
-    if not carried.application or carried.cluster != topology.cluster_id:
+    config, cluster, carried = context.config, context.cluster, context.config.spec.carried
+    if not carried.application or carried.cluster != context.topology.cluster_id:
         return
     doing = f"reading the end of alert topic {carried.alerts!r}"
     try:
@@ -380,7 +408,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
             )
         shards.setdefault(why, []).append(shard)
     return [
-        f"no worker can open the state of shard{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))} on topic "
+        f"no worker can open the state of {named('shard', numbers, SHARDS_SHOWN)} on topic "
         f"{config.topics.state!r}: {why}"
         for why, numbers in shards.items()
     ]

@@ -13,6 +13,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.ports import open_meta
 from stream_svt.service.shown import ApplicationShown
 from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.wording import listed, named
 
 SHOWN = 5
 """Datasets or shards that one message names."""
@@ -35,12 +36,12 @@ def differences(config: Config, shown: ApplicationShown, *, version: int) -> Ite
     known = {number: one.version for number, one in shown.shards.items() if one.version}
     if ahead := [number for number, adopted in known.items() if adopted > version]:
         message = (
-            f"{_named('shard', ahead)} adopted version {max(known.values())}, and the configuration topic has "
+            f"{named('shard', ahead, SHOWN)} adopted version {max(known.values())}, and the configuration topic has "
             f"{version or 'none'}: it was created again. Apply with --above {max(known.values())}"
         )
         yield Differs("configuration", message, serious=True)
     if behind := [number for number, adopted in known.items() if adopted < version]:
-        message = f"{_named('shard', behind)} did not adopt version {version} yet"
+        message = f"{named('shard', behind, SHOWN)} did not adopt version {version} yet"
         yield Differs("configuration", message, serious=False)
 
 
@@ -60,8 +61,7 @@ def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
         for subject, words in _differs(declared[name], account, shown.units.get(name)):
             other.setdefault(subject, []).append(f"{name} {words}")
     for subject, found in other.items():
-        more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        yield Differs(f"datasets.{subject}", f"{'; '.join(found[:SHOWN])}{more}", serious=subject != "limit")
+        yield Differs(f"datasets.{subject}", listed(found, SHOWN, "; "), serious=subject != "limit")
 
 
 def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, str]]:
@@ -102,8 +102,3 @@ def behind(
             f"shard {number}: {state}, and alert partition {number} shows event {one.events}: it would park"
         )
         yield Differs("topics.state", message, serious=True)
-
-
-def _named(noun: str, numbers: list[int]) -> str:
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return f"{noun}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:SHOWN]))}{more}"

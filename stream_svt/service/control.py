@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.errors import StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.operations import Action, Command, utc
@@ -34,8 +34,9 @@ from stream_svt.protocol.records import Record
 from stream_svt.service.config import Config
 from stream_svt.service.ports import context_of
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.topology import unseen
+from stream_svt.service.topology import partitions_of
 from stream_svt.settings.document import did_you_mean, quote
+from stream_svt.wording import listed
 
 SHOWN_NAMES = 10
 SEARCHED_NAMES = 1_000
@@ -73,8 +74,7 @@ def _require_declared(config: Config, names: Iterable[str], monitor: str) -> Non
     for number, (kind, name, declared) in enumerate(missing):
         # The search for similar names is slow for many names.
         hint = did_you_mean(name, declared[:SEARCHED_NAMES]) if number < SHOWN_NAMES else None
-        more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
-        shown = ", ".join(declared[:SHOWN_NAMES]) + more
+        shown = listed(declared, SHOWN_NAMES)
         wrong.append(f"no {kind} {quote(name)} is declared in {config.source}{hint or '.'} Declared: {shown}")
     if wrong:
         raise NotDeclared("\n".join(wrong))
@@ -137,11 +137,8 @@ async def send(
     sent, by default ``timeout``. Without a signing key, commands are not signed.
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
-    # Clients wait, without an error, for topics that are missing or hidden from this user.
-    visible = await kafka.partition_counts(cluster, "looking for the control topic and the alert topic")
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
-        if topic not in visible:
-            raise BrokerError(unseen(topic, operation))
+        await partitions_of(cluster, topic, f"looking for topic {topic!r}", operation)
     cluster_id = "" if signing_key is None else await kafka.cluster_id_of(cluster)
 
     async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Any:  # noqa: ANN401

@@ -37,7 +37,7 @@ class Tried:
         """Await an action, and note what came of it; return whether it was allowed."""
         try:
             await action
-        except Fenced:  # a worker tests itself under the same name
+        except Fenced:  # another `check` tries the same name
             self.untried.append(f"{what} (somebody else tried it at the same time)")
             return False
         except BrokerError as error:

@@ -18,7 +18,7 @@ from stream_svt.protocol.records import Record
 from stream_svt.service.config import Config
 from stream_svt.service.ports import Reject
 from stream_svt.service.reasons import Reason
-from stream_svt.service.topology import unseen
+from stream_svt.service.topology import partitions_of, unseen
 
 _ENCODING = "send one JSON object in UTF-8, or an Arrow IPC stream with its content-type"
 _TEXT = "a string of 1 to 256 characters"
@@ -121,8 +121,7 @@ async def read_rejects(config: Config, cluster: Cluster, since_ms: int | None, l
     """
     topic = config.topics.rejects
     doing, found = f"reading reject topic {topic!r}", Rejects({})
-    if not (count := (await kafka.partition_counts(cluster, doing)).get(topic, 0)):
-        raise BrokerError(unseen(topic, "READ"))
+    count = await partitions_of(cluster, topic, doing)
     async with kafka.started(cluster.reader(), doing) as reader:
         spans = await kafka.edges(reader, [TopicPartition(topic, number) for number in range(count)], doing)
         if since_ms is not None:
@@ -161,7 +160,7 @@ async def record_at(
             f"{topic!r} is no query topic of the configuration, which has {', '.join(readable)}"
         )
     tp, doing = TopicPartition(topic, partition), f"reading partition {partition} of topic {topic!r}"
-    if (await kafka.partition_counts(cluster, doing)).get(topic, 0) <= partition:
+    if await partitions_of(cluster, topic, doing) <= partition:
         raise BrokerError(unseen(topic, "READ"))
     async with kafka.started(cluster.reader(), doing) as reader:
         first, end = (await kafka.edges(reader, [tp], doing))[tp]

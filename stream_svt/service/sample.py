@@ -12,7 +12,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.records import Record
@@ -23,7 +23,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from stream_svt.service.registry import SchemaRegistry
-from stream_svt.service.topology import unseen
+from stream_svt.service.topology import partitions_of
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.records import RecordLayout, steps
@@ -198,14 +198,12 @@ async def _request(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
     """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
     found, doing = {}, "reading query topics"
-    counts = await kafka.partition_counts(cluster, doing)
     schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
     if lack := schemas.lack(config.spec):
         raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:
         for topic in config.spec.topics():
-            if not (count := counts.get(topic, 0)):
-                raise BrokerError(unseen(topic, "READ"))
+            count = await partitions_of(cluster, topic, doing)
             one = found[topic] = Sample(config.spec, topic, config.homes, schemas)
             spans = await kafka.edges(
                 reader, [TopicPartition(topic, number) for number in range(count)], doing

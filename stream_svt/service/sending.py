@@ -16,14 +16,14 @@ from typing import Any, Final
 import msgspec
 from aiokafka import AIOKafkaProducer
 
-from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
 from stream_svt.service.reasons import MAX_BYTES, Reason
 from stream_svt.service.sample import Examiner
-from stream_svt.service.topology import another_count, unseen
+from stream_svt.service.topology import another_count, partitions_of
 
 ACK_DEADLINE: Final = 30.0
 """Seconds in which the brokers must acknowledge a window."""
@@ -159,9 +159,7 @@ async def send_lines(
         ConfigError: The topic has another number of partitions than the configuration.
     """
     doing = f"sending to query topic {topic!r}"
-    count, wanted = (await kafka.partition_counts(cluster, doing)).get(topic), config.topics.partitions
-    if count is None:
-        raise BrokerError(unseen(topic, "WRITE"))
+    count, wanted = await partitions_of(cluster, topic, doing, "WRITE"), config.topics.partitions
     if count != wanted:
         raise ConfigError(
             [Problem(0, "topics.partitions", another_count(topic, count, wanted))], config.source

@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.service.config import Config
-from stream_svt.service.topology import unseen
+from stream_svt.service.topology import partitions_of
 from stream_svt.settings.monitors import Declared
 
 READ_MOST = 400_000
@@ -107,8 +106,7 @@ async def read_shown(
     At most about ``most`` records are read, spread evenly over the shards.
     """
     topic, doing = config.topics.alerts, f"reading the newest events of alert topic {config.topics.alerts!r}"
-    if topic not in await kafka.partition_counts(cluster, doing):
-        raise BrokerError(unseen(topic, "READ"))
+    await partitions_of(cluster, topic, doing)
     wanted: dict[int, set[str]] = {}
     if datasets is None:
         wanted = {shard: set() for shard in range(config.topics.partitions)}

@@ -10,15 +10,18 @@ from itertools import chain
 
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.errors import ConfigError, Problem
-from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, started
+from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, partition_counts, started
 from stream_svt.service.config import Config
 from stream_svt.settings.fields import Retry
+from stream_svt.wording import listed
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0
 """Seconds before topics with problems are read again."""
+ALERT_TOPIC = "; the alert topic is topics.alerts of the configuration, by default '<application>.alerts'"
+"""Hint for a topic that an option names."""
 SHOWN_TOPICS = 10
 """Maximum number of missing topics that a message names."""
 
@@ -52,6 +55,18 @@ def unseen(topic: str, operation: str) -> str:
         f"topic {topic!r} does not exist, or this user may not see it: then permission is missing, "
         f"operation {operation} on resource TOPIC {topic!r}"
     )
+
+
+async def partitions_of(
+    cluster: Cluster, topic: str, doing: str, operation: str = "READ", hint: str = ""
+) -> int:
+    """Return the number of partitions of a topic; raise BrokerError, ended by ``hint``, if brokers do not list it.
+
+    Clients wait, without an error, for topics that are missing or hidden from this user.
+    """
+    if not (count := (await partition_counts(cluster, doing)).get(topic, 0)):
+        raise BrokerError(unseen(topic, operation) + hint)
+    return count
 
 
 async def read_topology(config: Config, cluster: Cluster) -> Topology:
@@ -113,11 +128,10 @@ def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
         [(topic, field)] = topics.items()
         reason = unseen(topic, "WRITE" if topic == rejects else "READ")
         return Problem(0, field, f"{reason}; {create} creates it")
-    names = list(topics)
-    more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
+    names = list(map(repr, topics))
     also = f", operation WRITE on {rejects!r}" if rejects in topics else ""
     message = (
-        f"{len(names)} topics do not exist: {', '.join(map(repr, names[:SHOWN_TOPICS]))}{more}: create them with "
+        f"{len(names)} topics do not exist: {listed(names, SHOWN_TOPICS)}: create them with "
         f"{create} (if they do exist, permission is missing: operation READ on resource TOPIC of each{also})"
     )
     return Problem(0, "topics", message)

@@ -36,6 +36,7 @@ from stream_svt.service.topology import other_partitioner, require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.transitions import follow
+from stream_svt.wording import named
 
 log = logging.getLogger(__name__)
 
@@ -344,8 +345,8 @@ class Worker:
         shards = sorted(self._foreign.keys() - {status.shard for status in self.statuses()})
         if not shards:
             return ""
-        named = ", ".join(map(str, shards[:LACKS_SHOWN])) + " .." * (len(shards) > LACKS_SHOWN)
-        return f"lacks the sealing key of shard {named}: {self._foreign[shards[0]]}"
+        which = named("shard", shards, LACKS_SHOWN)
+        return f"lacks the sealing key of {which}: {self._foreign[shards[0]]}"
 
     @property
     def ready(self) -> bool:
@@ -394,14 +395,13 @@ async def _stored_homes(parts: WorkerParts) -> tuple[dict[int, UnknownKey], set[
     """
     unknown: dict[int, UnknownKey] = {}
     homes = set[tuple[int, str]]()
-    if parts.config.sealing.key_lost:  # no worker has the key
-        return unknown, homes
     async with aclosing(stored_metas(parts.config, parts.cluster)) as stored:
         async for shard, record in stored:
             try:
                 meta = open_meta(parts.config, parts.cluster_id, shard, record)
             except UnknownKey as error:
-                unknown[shard] = error
+                if not parts.config.sealing.key_lost:  # else no worker has the key
+                    unknown[shard] = error
             except UnreadableState:
                 continue
             else:
@@ -415,7 +415,7 @@ async def _broker_time(parts: WorkerParts) -> float | None:
     Brokers return it with a record sent to a topic with log append time. The record goes to the reject topic in a
     transaction that is aborted, so no consumer reads it.
     """
-    name = f"{parts.config.spec.application}-check"
+    name = f"{parts.config.spec.application}-clock"
     doing = f"asking for the brokers' time as {name!r}"
     try:
         async with (

@@ -44,7 +44,7 @@ def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
 
 
 def test_an_event_as_text_shows_a_moment_as_date_and_time():
-    for until, shown in ((1_795_671_762_041, "until=2026-11-26T05:42:42Z"), ("run", "until=run")):
+    for until, shown in ((1_795_671_762_041, "until=2026-11-26 05:42:42 UTC"), ("run", "until=run")):
         data = lifecycle("top", account=account_of(), detail={"series": "milk", "until": until})
         assert f"series=milk {shown}" in unstyle(in_words(event(data, EventType.MUTED)))
 

@@ -128,7 +128,7 @@ def test_datasets_and_monitors_are_added_and_removed() -> None:
     assert lines[:2] == ["+ monitor cold on topic others", "    a run costs rho 0.420138887362"]
     assert "- monitor hot" in lines
     assert {"+ query topic others", "- query topic counts"} < set(lines)
-    assert "+ 3000 datasets (d0, d1, d2, ..): rho 0.5 each, for one user" in lines
+    assert "+ 3000 datasets (d0, d1, d2 and 2997 more): rho 0.5 each, for one user" in lines
     assert "before 200 MiB" in lines[-1]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -253,9 +254,11 @@ async def test_a_worker_with_other_homes_than_every_state_begins_no_further_shar
 
     monkeypatch.setattr(module, "stored_metas", stored)
     worker = Worker(parse_config(SPEC + "topics: {partitions: 4}\n"))
-    worker._parts = cast(Any, SimpleNamespace(config=worker.config, cluster=None, cluster_id="c"))
-    fault = await worker._key_fault()
-    assert (fault is not None) is stays_out
+    lost = worker.config.sealing.model_copy(update={"key_lost": True})
+    for config in (worker.config, replace(worker.config, sealing=lost)):
+        worker._parts = cast(Any, SimpleNamespace(config=config, cluster=None, cluster_id="c"))
+        fault = await worker._key_fault()
+        assert (fault is not None) is stays_out
     if fault is not None:
         assert fault.cause is Cause.CONFIGURATION
         assert f"began with topics.partitions: {began[0][0]} and" in fault.reason

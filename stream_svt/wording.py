@@ -1,0 +1,25 @@
+"""Parts of messages that several rooms write: numbers of things, and lists that are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 event, 2 events."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def more(hidden: int) -> str:
+    """Return how many further things a message leaves out, to append to it; "" for none."""
+    return f" and {hidden} more" if hidden > 0 else ""
+
+
+def listed(things: Sequence[object], most: int, separator: str = ", ") -> str:
+    """Return the first things, and how many more there are: a, b and 3 more."""
+    return separator.join(map(str, things[:most])) + more(len(things) - most)
+
+
+def named(noun: str, things: Sequence[object], most: int) -> str:
+    """Return things with a noun before them, of which ``most`` are shown: shard 1, shards 1, 2 and 3 more."""
+    return f"{noun}{'s' * (len(things) != 1)} {listed(things, most)}"
