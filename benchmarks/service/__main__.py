@@ -14,6 +14,8 @@ Repetitions are interleaved; a figure is the median of their ratios. The parts, 
 
     messages   JSON queries against an aiokafka loop, Quix Streams and a Faust agent
     columns    columnar records against fetching the same bytes and reading their values
+    values     decimals against integers, and what one odd value costs its batch
+    workers    two workers and four against one
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 
 from benchmarks.command import show
 
-PARTS = ("messages", "columns")
+PARTS = ("messages", "columns", "values", "workers")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import latency, peers, planner, takeover, year
 from benchmarks.scale.loop_lag import Lag
-from benchmarks.service import columns, messages
+from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
 from stream_svt.mechanisms import noise
 from stream_svt.service.embedded import EmbeddedKafka
@@ -27,7 +27,7 @@ SOAK = (pytest.mark.kafka, pytest.mark.soak)
 @pytest.fixture
 def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the benchmarks that start a broker of their own use the session's."""
-    for module in (columns, latency, messages):
+    for module in (columns, latency, messages, values, workers):
         monkeypatch.setattr(module, "EmbeddedKafka", lambda: contextlib.nullcontext(broker))
     monkeypatch.chdir(ROOT)  # the peers' processes import from it
 
@@ -54,6 +54,18 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
             ["columnar_vs_fetch", "columnar_mrows"],
             marks=SOAK,
         ),
+        pytest.param(
+            "service.values",
+            "--messages 40000 --repetitions 1 --commit-records 100 --look-every 10 --rows 200 --batches 3",
+            ["decimals_vs_integers", "odd_value_cost"],
+            marks=SOAK,
+        ),
+        pytest.param(
+            "service.workers",
+            "--messages 40000 --repetitions 1 --commit-records 200 --look-every 10",
+            ["workers_2_vs_1", "workers_4_vs_1"],
+            marks=SOAK,
+        ),
         pytest.param("latency", "--queries 5 --turns 2", ["p50_vs_bare_relay"], marks=SOAK),
     ],
     ids=lambda value: value if re.fullmatch("[a-z.]+", str(value)) else "",
@@ -66,7 +78,22 @@ def test_a_benchmark_prints_its_figures(measured, request, name, sizes, figures)
         pytest.skip("needs the extra `benchmarks`")
     printed = measured(benchmark, sizes, name=program)
     assert list(printed) == [f"{program}.{figure}" for figure in figures]
-    assert min(printed.values()) > 0
+    assert all(printed[figure] > 0 for figure in printed if not figure.endswith("_cost"))
+
+
+def test_decimals_are_the_integers_with_two_to_six_digits_behind_the_point():
+    texts = values.texts("decimals", range(100))
+    assert [int(text.partition(b".")[0]) for text in texts] == [*range(100)]
+    assert {len(text.partition(b".")[2]) for text in texts} == {2, 3, 4, 5, 6}
+
+
+def test_the_cost_of_an_odd_value_is_that_of_the_batch_where_it_is_largest(monkeypatch, capsys):
+    spent = {b"1e3": 1.5, b"null": 0.9}
+    monkeypatch.setattr(
+        values.Shard, "seconds", lambda _, batch: next((spent[text] for text in batch if text in spent), 1.0)
+    )
+    assert values.odd_value_cost(20, 3) == 0.5
+    assert "null among decimals: -10.00 %" in capsys.readouterr().err
 
 
 def test_the_mechanisms_benchmark_prints_its_figures_of_tests_of_which_a_tenth_are_tops(measured):
