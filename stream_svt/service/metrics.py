@@ -22,7 +22,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service import __version__
-from stream_svt.service.reasons import Reason
+from stream_svt.service.reasons import OUTSIDE_PERIOD, Reason
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
@@ -44,7 +44,7 @@ SKIP_REASONS = (
     "retry-overflow",
     "set-overflow",
 )
-REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
+REJECT_REASONS = (*(reason.value for reason in Reason), OUTSIDE_PERIOD)
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -15,39 +15,18 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.records import Record
+from stream_svt.service import reasons
 from stream_svt.service.config import Config
 from stream_svt.service.ports import Reject
-from stream_svt.service.reasons import Reason
 from stream_svt.service.topology import partitions_of, unseen
 
-_ENCODING = "send one JSON object in UTF-8, or an Arrow IPC stream with its content-type"
-_TEXT = "a string of 1 to 256 characters"
 _OPERATOR = "send commands with 'stream-svt control' only"
 _NO_TIME = (ValueError, OverflowError, OSError)
 """Errors for a timestamp that is no date: a producer chooses it, and may count in microseconds."""
 _SIGN = "send it again with --signing-key; if nobody of yours sent it, restrict WRITE on the control topic"
 
 REMEDIES: Final[Mapping[str, str]] = {
-    Reason.NO_KEY: "let the producer set the record's key: the name of the dataset",
-    Reason.UNDECLARED: "declare the dataset and apply the configuration, or correct the producer's key",
-    Reason.MISROUTED: "'stream-svt lint' tells of another partitioner; without one, the producer chose the partition",
-    Reason.EMPTY: "let the producer send a value: compaction's tombstones are no queries",
-    Reason.TOO_LARGE: "let the producer send smaller records",
-    Reason.UNSUPPORTED_CONTENT_TYPE: "correct the header content-type, or leave it out",
-    Reason.INVALID_UTF8: _ENCODING,
-    Reason.NOT_JSON: _ENCODING,
-    Reason.NOT_AN_OBJECT: _ENCODING,
-    Reason.NOT_ARROW: "write an uncompressed, little-endian Arrow IPC stream",
-    Reason.NOT_AVRO: "let a serializer of the Schema Registry write the value: magic byte, schema id, Avro",
-    Reason.UNUSABLE_SCHEMA: "register a flat record schema for the query topic, and let the producer use it",
-    Reason.MISSING_ID: "let the producer give each query an id of its own",
-    Reason.BAD_ID: f"send as 'id' {_TEXT}",
-    Reason.BAD_SERIES: f"send as 'series' {_TEXT}",
-    Reason.BAD_SET: f"send as 'set' {_TEXT}, also with 'closed'",
-    Reason.BAD_THRESHOLD: "send 'threshold' as a JSON number, or leave it out",
-    Reason.UNKNOWN_MONITOR: "correct 'monitor', or apply a configuration with a monitor of this name on the topic",
-    Reason.BAD_TIME: "send 'time' as a string or a number, or leave it out",
-    "outside-period": "send queries while their period lasts, or apply a longer 'lateness'",
+    **reasons.REMEDIES,
     Refusal.EMPTY: _OPERATOR,
     Refusal.TOO_LARGE: _OPERATOR,
     Refusal.NOT_JSON: _OPERATOR,

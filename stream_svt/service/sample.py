@@ -21,7 +21,7 @@ from stream_svt.service.avro import Schemas, schema_number
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
-from stream_svt.service.reasons import Reason
+from stream_svt.service.reasons import OUTSIDE_PERIOD, REMEDIES, Reason, refused
 from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.topology import partitions_of
 from stream_svt.settings.application import ApplicationSpec
@@ -37,16 +37,7 @@ _ADVICE = {
     "text": "'value' is a string: the query counts as the lower bound; send a JSON number",
     "not a number": "'value' is not a number: the query counts as the lower bound",
     "repeated": "the id was used before on the same dataset: a copy is tested, and may be reported, twice",
-    "outside-period": "the broker's timestamp is outside the period of the dataset: the query is refused",
     "unread": "no monitor on this topic covers the dataset: the query is not tested",
-    Reason.NO_KEY: "refused, no key: the key of a record names the dataset",
-    Reason.UNDECLARED: "refused, the key is not a declared dataset",
-    Reason.NOT_JSON: "refused, not-json: send one JSON object in UTF-8",
-    Reason.MISSING_ID: "refused, the field 'id' is missing",
-    Reason.BAD_ID: "refused, 'id' is not a string of 1 to 256 characters",
-    Reason.BAD_SERIES: "refused, 'series' is not a string of 1 to 256 characters",
-    Reason.UNKNOWN_MONITOR: "refused, 'monitor' names no monitor on this topic",
-    Reason.MISROUTED: "refused, on another partition than the dataset's",
 }
 
 
@@ -96,7 +87,7 @@ class Examiner:
                     yield offset, "repeated"
                 self._ids.add(identity)
             if not (dataset.from_ms or 0) <= batch.timestamp_ms[row] < (dataset.ends_ms or 1 << 62):
-                yield offset, "outside-period"
+                yield offset, OUTSIDE_PERIOD
             whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
             if whole == exact.NO_NUMBER[0]:
                 yield offset, self._kind(by_offset[offset])
@@ -114,8 +105,9 @@ class Examiner:
             return f"field {path} is missing: {effect}"
         if kind == OTHER_PARTITIONER:
             return f"refused, {self._homes.misrouted()}"
-        refused = f"refused, {kind}" if kind in set(Reason) else f"{kind}: the value is clamped"
-        said = _ADVICE.get(kind, refused)
+        if kind in REMEDIES:
+            return refused(kind)
+        said = _ADVICE.get(kind, f"{kind}: the value is clamped")
         return said if self.layout is None else said.replace("'value'", f"field {self.layout.value}")
 
     def path_of(self, kind: str) -> str | None:

@@ -21,7 +21,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
-from stream_svt.service.reasons import MAX_BYTES, Reason
+from stream_svt.service.reasons import MAX_BYTES, Reason, refused
 from stream_svt.service.sample import Examiner
 from stream_svt.service.topology import another_count, partitions_of
 
@@ -103,15 +103,15 @@ class LineReader:
 
     def _query(self, number: int, text: bytes, now_ms: int) -> Line | str:
         if (reason := bad_size(text)) is not None:
-            return f"refused, {reason}"
+            return refused(reason)
         if self._dataset is not None:
             return Line(number, self._dataset.encode(), text, now_ms)
         try:
             fields = _LINE.decode(text)
         except msgspec.ValidationError:
-            return f"refused, {Reason.NOT_AN_OBJECT}"
+            return refused(Reason.NOT_AN_OBJECT)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return f"refused, {Reason.NOT_JSON}"
+            return refused(Reason.NOT_JSON)
         try:
             name = msgspec.json.decode(fields.pop(DATASET, b"null"), type=str)
         except msgspec.ValidationError:

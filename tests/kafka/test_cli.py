@@ -67,7 +67,7 @@ def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, sc
     asyncio.run(records.send(scene.servers, scene.queries, *[(0, None, b"x")] * 20))
     found = stream_svt("lint", "-c", config, "--sample", 8)
     assert found.code == 1
-    assert "8 of 8: refused, no key" in found.out
+    assert "8 of 8: refused, no-key: " in found.out
     asyncio.run(scene.delete_before("counts", 15))
     short = stream_svt("check", "-c", config)
     assert short.code == 2

@@ -55,16 +55,20 @@ def lines(partition: int, *records: ConsumerRecord) -> list[str]:
         (record(7, query(value=101)), HOME, "outside the bounds [0, 100]"),
         (record(7, query(value=100.5)), HOME, "outside the bounds [0, 100]"),
         (record(7, query(value=-0.5)), HOME, "outside the bounds [0, 100]"),
-        (record(7, query(), key=None), HOME, "refused, no key"),
+        (record(7, query(), key=None), HOME, "refused, no-key: let the producer set"),
         (
             record(7, query(), key=b"tomorrow"),
             partition_of(b"tomorrow", PARTITIONS),
-            "not a declared dataset",
+            "refused, undeclared: ",
         ),
         (record(7, query()), LIBRDKAFKA, "partitioner=murmur2_random"),
-        (record(7, query()), ({*range(PARTITIONS)} - {HOME, LIBRDKAFKA}).pop(), "another partition"),
+        (record(7, query()), ({*range(PARTITIONS)} - {HOME, LIBRDKAFKA}).pop(), "refused, misrouted: "),
         (record(7, b"{"), HOME, "refused, not-json"),
-        (record(7, query(), DAY, NOON + 86_400_000), partition_of(DAY, PARTITIONS), "outside the period"),
+        (
+            record(7, query(), DAY, NOON + 86_400_000),
+            partition_of(DAY, PARTITIONS),
+            "refused, outside-period: ",
+        ),
     ],
 )
 def test_each_kind_has_a_line_with_its_count_and_first_position(made, partition, finding):

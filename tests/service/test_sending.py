@@ -55,12 +55,12 @@ def test_the_dataset_of_all_lines_leaves_them_as_they_are() -> None:
         (b"[1]", "refused, not-an-object"),
         ({"id": "q", "value": 1}, "'dataset' is missing"),
         (query(dataset=7), "'dataset' is missing or is not a string"),
-        (query(dataset="yesterday"), "the key is not a declared dataset"),
+        (query(dataset="yesterday"), "refused, undeclared: declare the dataset"),
         (query(dataset="alone"), "no monitor on this topic covers the dataset"),
-        ({"dataset": "today", "value": 1}, "'id' is missing"),
-        (query(id=7), "'id' is not a string"),
-        (query(series=7), "'series' is not a string"),
-        (query(monitor="cold"), "'monitor' names no monitor on this topic"),
+        ({"dataset": "today", "value": 1}, "refused, missing-id: "),
+        (query(id=7), "refused, bad-id: "),
+        (query(series=7), "refused, bad-series: "),
+        (query(monitor="cold"), "refused, unknown-monitor: "),
         ({"dataset": "today", "id": "q"}, "'value' is missing"),
         (query(value="12"), "'value' is a string"),
         (query(value=None), "'value' is not a number"),
@@ -103,7 +103,8 @@ async def test_a_line_that_is_too_long_is_cut_in_memory_refused_and_disturbs_no_
     lines = await numbered(good + b"\n", *[bytes(1 << 18)] * 3 * (MAX_BYTES >> 18), b"\n" + good)
     assert max(len(line) for _, line in lines) <= MAX_BYTES + 1 + (1 << 18)
     found = window(*(line for _, line in lines))
-    assert ([one.offset for one in found.queries], found.invalid) == ([1, 3], {2: "refused, too-large"})
+    assert [one.offset for one in found.queries] == [1, 3]
+    assert found.invalid == {2: "refused, too-large: let the producer send smaller records"}
 
 
 class _Producer:
