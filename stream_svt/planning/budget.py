@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from scipy.special import fdtri
-
 from stream_svt.mechanisms import Exposure, Law, estimates
 from stream_svt.mechanisms.noise import least_integer
 from stream_svt.mechanisms.sparse_vector import SparseVector
@@ -225,6 +223,8 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
     >>> [round((end - week) / 86400) for end in (found.early, found.expected, found.late)]
     [4, 10, 24]
     """
+    from scipy.special import fdtri  # only here: importing it takes a third of a second
+
     payments: dict[float, float] = {}
     for time, amount in charges:
         payments[time] = payments.get(time, 0.0) + amount

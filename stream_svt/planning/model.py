@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require
@@ -437,6 +436,8 @@ def _cut(
     variance = (prices**2 * asked).sum(axis=(0, 1)) - fixed
     deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(demanded, 1.0) ** 2))
     z = (budget - demanded) / deviation
+    from scipy.special import ndtr  # slow to import, and most commands plan nothing
+
     below = ndtr(z)
     excess = (demanded - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     paid = np.maximum.accumulate(np.clip(demanded - np.maximum(excess, 0.0), 0.0, budget), axis=1)
