@@ -32,7 +32,8 @@ from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import JournalSettings
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import encode
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.settings.application import load_spec
 from tests.simulation.log import Entry

@@ -36,6 +36,9 @@ class Texts(Protocol):
     def hashes(self) -> Hashes:
         """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
 
+    def taken(self, rows: Integers) -> Texts:
+        """Return the texts of some rows."""
+
 
 class TextList:
     """Texts in a list."""
@@ -51,6 +54,10 @@ class TextList:
 
     def __getitem__(self, row: int, /) -> str | None:
         return self._texts[row]
+
+    def taken(self, rows: Integers) -> TextList:
+        """See `Texts`."""
+        return TextList([self._texts[row] for row in rows.tolist()])
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -79,6 +86,10 @@ class TextSlices:
         start, length = int(self._start[row]), int(self._length[row])
         return None if length < 0 else self._buffer[start : start + length].decode()
 
+    def taken(self, rows: Integers) -> TextSlices:
+        """See `Texts`."""
+        return TextSlices(self._buffer, self._start[rows], self._length[rows])
+
     def hashes(self) -> Hashes:
         """See `Texts`."""
         if self._hashes is None:
@@ -101,6 +112,10 @@ class TextCodes:
     def __getitem__(self, row: int, /) -> str | None:
         code = int(self._codes[row])
         return None if code < 0 else self._entries[code]
+
+    def taken(self, rows: Integers) -> TextCodes:
+        """See `Texts`."""
+        return TextCodes(self._entries, self._codes[rows])
 
     def hashes(self) -> Hashes:
         """See `Texts`."""

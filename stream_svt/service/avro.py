@@ -18,9 +18,11 @@ import numpy as np
 
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.mechanisms.grid import WHOLE_LIMIT as LIMIT
+from stream_svt.monitor.texts import TextList
 from stream_svt.service import exact
+from stream_svt.service.json_columns import Columns, Options
 from stream_svt.service.json_lines import bad_size
-from stream_svt.service.mapped import BAD, Columns, as_text
+from stream_svt.service.mapped import BAD, as_text
 from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
 
@@ -306,9 +308,6 @@ class NoSchemas:
 class AvroRecords:
     """Decodes the records of one topic by its layout."""
 
-    blank: Final = None
-    """What replaces a record whose key is refused."""
-
     def __init__(self, topic: str, layout: RecordLayout, schemas: Schemas) -> None:
         self._topic, self._layout, self._schemas = topic, layout, schemas
         self._known: dict[int, Schema | None] = {}
@@ -356,10 +355,10 @@ class AvroRecords:
         rows = [nothing if isinstance(fields, Reason) else fields for fields in found]
         columns = list(zip(*rows, strict=True))
         texts = {
-            name: _texts(name, column, rejects)
+            name: TextList(_texts(name, column, rejects))
             for name, column in zip(self._layout.texts, columns[1:], strict=True)
         }
-        return Columns(numbers(columns[0]), texts, rejects)
+        return Columns(numbers(columns[0]), texts, rejects, Options.none())
 
     def _decode_one(self, message: bytes) -> list[Any] | Reason:
         if (reason := bad_size(message)) is not None:

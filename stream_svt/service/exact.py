@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.mechanisms.grid import WHOLE_LIMIT as LIMIT
+from stream_svt.service.padded import MARGIN, Integers, Mask, Padded, Words
 
-Integers: TypeAlias = NDArray[np.int64]
-Words: TypeAlias = NDArray[np.uint64]
 Columns: TypeAlias = tuple[Integers, Integers]
 """Whole part and fraction of each row."""
 
@@ -33,7 +32,7 @@ NO_NUMBER = (-LIMIT, 0)
 _TINY = Decimal("1e-400")
 """Replaces every non-zero number too small for a double: its floor on a grid is the same."""
 
-_CHUNK = 4096
+CHUNK = 4096
 """Tokens converted at a time: their arrays fit in a processor's cache."""
 
 _FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
@@ -67,10 +66,13 @@ def columns(tokens: Sequence[Raw]) -> Columns:
     """Return whole parts and fractions of JSON tokens."""
     rows = len(tokens)
     whole, fraction = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    for first in range(0, rows, _CHUNK):
-        part = tokens[first : first + _CHUNK]
+    for first in range(0, rows, CHUNK):
+        part = tokens[first : first + CHUNK]
+        text = Padded(*part)
+        stop = np.cumsum(np.fromiter(map(len, part), np.int64, len(part))) + MARGIN
+        start = np.concatenate([[MARGIN], stop[:-1]])
         here = slice(first, first + len(part))
-        whole[here], fraction[here], odd = _plain(part)
+        whole[here], fraction[here], odd = plain(text, start, stop)
         for row in np.flatnonzero(odd).tolist():
             whole[first + row], fraction[first + row] = split(number(bytes(part[row])))
     return whole, fraction
@@ -80,8 +82,7 @@ def columns(tokens: Sequence[Raw]) -> Columns:
 # before the point end, and digits behind it begin, at the edge of a word of eight bytes.
 
 _BEFORE, _BEHIND = 16, 24
-_PAD = b" " * 32
-_MINUS, _POINT = b"-."
+_MINUS, _POINT, _ZERO = b"-.0"
 _ZEROS = np.uint64(0x3030303030303030)
 _CARRY = np.uint64(0x0606060606060606)
 _NO_DIGIT = np.uint64(0xF0F0F0F0F0F0F0F0)
@@ -103,33 +104,25 @@ _KEEP_BEHIND: Words = np.array(
 """Mask of the bytes that are digits, for each number of digits and each word."""
 
 
-def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-    """Return whole part and fraction of each token, and a mask of the tokens of another form."""
-    rows = len(tokens)
-    length = np.fromiter(map(len, tokens), np.int64, rows)
-    text = b"".join([_PAD, *tokens, _PAD])
-    characters = np.frombuffer(text, np.uint8)
-    end = np.cumsum(length)
-    end += len(_PAD)
-    start = end - length
-    minus = characters[start] == _MINUS
-    start += minus
-    # Index of the last point at or before each character; it is the token's own if it lies behind the token's start.
-    points = (characters == _POINT) * np.arange(
-        len(text), dtype=np.int32 if len(text) < 1 << 31 else np.int64
-    )
-    point = np.maximum.accumulate(points, out=points)[end - 1]
-    pointed = point >= start
-    point = np.where(pointed, point, end)
-    before, behind = point - start, end - point - pointed
-    odd = (before < 1) | (before > _BEFORE) | (behind > _BEHIND) | (pointed & (behind < 1))
+def plain(text: Padded, start: Integers, stop: Integers) -> tuple[Integers, Integers, Mask]:
+    """Return whole part and fraction of the number in each place, and a mask of the places without a plain one."""
+    minus = text.characters[start] == _MINUS
+    start = start + minus
+    length = stop - start
+    # Where the point is among the first 17 characters; behind a shorter number stands something else.
+    before = np.minimum(text.near(text.points, start)[0], length)
+    point = start + before
+    pointed = before < length
+    behind = length - before - pointed
+    odd = (before < 1) | (behind > _BEHIND) | (pointed & ((behind < 1) | (text.characters[point] != _POINT)))
+    odd |= (text.characters[start] == _ZERO) & (before > 1)
 
-    words = np.empty((5, rows), np.uint64)
-    words[:2] = _words(text, point - _BEFORE, 2)
-    words[2:] = _words(text, point + 1, 3)
+    words = np.empty((5, len(start)), np.uint64)
+    words[:2] = text.words(point - _BEFORE, 2).T
+    words[2:] = text.words(point + 1, 3).T
     words ^= _ZEROS
-    words[:2] &= _KEEP_BEFORE.take(np.minimum(np.maximum(before, 0), _BEFORE), axis=1)
-    words[2:] &= _KEEP_BEHIND.take(np.minimum(behind, _BEHIND), axis=1)
+    words[:2] &= _KEEP_BEFORE.take(np.maximum(before, 0), axis=1)
+    words[2:] &= _KEEP_BEHIND.take(np.clip(behind, 0, _BEHIND), axis=1)
     strange = words + _CARRY
     strange |= words
     strange &= _NO_DIGIT
@@ -142,13 +135,6 @@ def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]
     more = third // 10**6
     fraction = first * 10**10 + second * 100 + more
     return *_signed(minus, high * 10**8 + low, fraction, third != more * 10**6), odd
-
-
-def _words(text: bytes, at: Integers, count: int) -> Words:
-    """Return ``count`` words of eight characters from each index in ``at``, shape (count, len(at))."""
-    size = 8 * count
-    windows = np.ndarray((len(text) - size + 1,), dtype=f"V{size}", buffer=text, strides=(1,))
-    return windows[at].view("<u8").reshape(len(at), count).T
 
 
 def _signed(

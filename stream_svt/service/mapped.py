@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct, defstruct
 
+from stream_svt.monitor.texts import TextList
 from stream_svt.service import exact
+from stream_svt.service.json_columns import Columns, Options
 from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, decode_one, reason_of
 from stream_svt.service.reasons import MAX_TEXT, Reason
+from stream_svt.service.shapes import Paths
 from stream_svt.settings.records import RecordLayout, steps
 
 _NOTHING: Final = Raw(b"")
@@ -28,14 +31,6 @@ _GROUP: Final = 32
 _PLAIN: Final = {str, type(None)}
 _LARGEST: Final = 10 ** (MAX_TEXT - 1)
 BAD: Final = {"id": Reason.BAD_ID, "series": Reason.BAD_SERIES, "set": Reason.BAD_SET}
-
-
-class Columns(NamedTuple):
-    """Fields of records: numbers as of `exact`, and texts by field; ``rejects`` are by row, whose fields are void."""
-
-    numbers: exact.Columns
-    texts: dict[str, list[str | None]]
-    rejects: dict[int, Reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +66,12 @@ def _object(paths: Sequence[tuple[tuple[str, ...], Any, Any]]) -> _Object:
 class MappedJson:
     """Decodes the records of one topic by its layout."""
 
-    blank: Final = b"{}"
-    """What replaces a record whose key is refused."""
-
     def __init__(self, layout: RecordLayout) -> None:
-        self._value = steps(layout.value)
-        self._texts = layout.texts
-        text = [(path, _TEXT, None) for path in self._texts.values()]
-        self._root = _object([(self._value, Raw, _NOTHING), *text])
+        self.paths = Paths(steps(layout.value), layout.texts)
+        text = [(path, _TEXT, None) for path in self.paths.texts.values()]
+        self._root = _object([(self.paths.value, Raw, _NOTHING), *text])
         self._decoder = msgspec.json.Decoder(self._root.typed)
-        paths = {"value": self._value, **self._texts}
+        paths = {"value": self.paths.value, **self.paths.texts}
         self._getters = {name: attrgetter(self._attributes(path)) for name, path in paths.items()}
 
     def _attributes(self, path: Sequence[str]) -> str:
@@ -103,9 +94,10 @@ class MappedJson:
                 for column, more in zip(columns, found, strict=True):
                     column.extend(more)
         texts = {
-            name: _texts(name, column, rejects) for name, column in zip(self._texts, columns[1:], strict=True)
+            name: TextList(_texts(name, column, rejects))
+            for name, column in zip(self.paths.texts, columns[1:], strict=True)
         }
-        return Columns(exact.columns(columns[0]), texts, rejects)
+        return Columns(exact.columns(columns[0]), texts, rejects, Options.none())
 
     def _together(self, values: Sequence[bytes | None]) -> list[list[Any]] | None:
         """Return the fields of records, value first; None if a record does not fit."""
@@ -121,7 +113,7 @@ class MappedJson:
             fields = self._decode_one(value or b"")
             if isinstance(fields, Reason):
                 rejects[row] = fields
-                fields = [_NOTHING, *(None for _ in self._texts)]
+                fields = [_NOTHING, *(None for _ in self.paths.texts)]
             rows.append(fields)
         return [list(column) for column in zip(*rows, strict=True)]
 
@@ -139,11 +131,11 @@ class MappedJson:
         if (reason := bad_size(message)) is not None:
             return reason
         try:
-            found = decode_one(message, self._root.loose, self._value)
-            texts = [_text(self._dig(found, path), name) for name, path in self._texts.items()]
+            found = decode_one(message, self._root.loose, self.paths.value)
+            texts = [_text(self._dig(found, path), name) for name, path in self.paths.texts.items()]
         except UNDECODABLE as error:
             return reason_of(error)
-        return [self._dig(found, self._value), *texts]
+        return [self._dig(found, self.paths.value), *texts]
 
     def _dig(self, found: Struct, path: Sequence[str]) -> Raw:
         """Return what is at a path, `_NOTHING` if there is nothing."""

@@ -18,8 +18,9 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.records import Record
 from stream_svt.service import exact
 from stream_svt.service.avro import Schemas, schema_number
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.config import Config
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import OUTSIDE_PERIOD, REMEDIES, Reason, refused
 from stream_svt.service.registry import SchemaRegistry
@@ -80,7 +81,7 @@ class Examiner:
             readers = [one for one in covering[number] if only in (None, one.name)]
             if not readers:
                 yield offset, "unread"
-            if self.layout and self.layout.series and batch.series[row] is None:
+            if self.layout and self.layout.series and not (batch.series and batch.series[row]):
                 yield offset, "no series"
             if self._ids is not None:
                 if (identity := (dataset.name, batch.query_id[row])) in self._ids:

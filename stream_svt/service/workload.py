@@ -16,7 +16,8 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.service.avro import Schemas
-from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.dataset_index import NAMES_AT_ONCE, DatasetIndex
 from stream_svt.service.event_loop import free_gradually
 from stream_svt.service.homes import Homes
 from stream_svt.settings.application import ApplicationSpec

@@ -18,7 +18,7 @@ from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.controls import Refusal
-from stream_svt.service import codec
+from stream_svt.service import json_queries
 from stream_svt.service.web import WorkerStatus
 from stream_svt.service.web.overview import DatasetNow
 from stream_svt.settings.sections import ConfigDocument
@@ -61,7 +61,7 @@ def test_every_field_event_and_reason_has_words():
         assert list(WORDS["fields"][kind.__name__]) == names
     assert set(EVENTS) == set(EventType)
     query = WORDS["document"]["components"]["schemas"]["Query"]["properties"]
-    assert set(query) == {field.encode_name for field in msgspec.structs.fields(codec._Query)}
+    assert set(query) == {field.encode_name for field in msgspec.structs.fields(json_queries.Query)}
     assert list(WORDS["reasons"]["queries"]) == QUERY_REASONS
     assert list(WORDS["reasons"]["commands"]) == [*Refusal]
 

@@ -26,7 +26,8 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.service.ports import Reject
 from stream_svt.settings.application import ApplicationSpec, Balance, Carried, load_spec

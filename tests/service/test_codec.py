@@ -16,12 +16,9 @@ from hypothesis import strategies as st
 
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.monitor.batch import Grid, QueryBatch
-from stream_svt.service import codec
-from stream_svt.service.codec import (
-    DatasetIndex,
-    QueryDecoder,
-    concatenate,
-)
+from stream_svt.service import json_queries
+from stream_svt.service.codec import QueryDecoder, concatenate
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from stream_svt.settings.application import load_spec
@@ -375,8 +372,8 @@ def test_a_threshold_of_a_dictionary_is_converted_once():
 @pytest.fixture
 def decoded(monkeypatch) -> list[bytes]:
     """Return the messages that are decoded one by one."""
-    decoded, one = [], codec._decode_one
-    monkeypatch.setattr(codec, "_decode_one", lambda value: (decoded.append(value), one(value))[1])
+    decoded, one = [], json_queries._decode_one
+    monkeypatch.setattr(json_queries, "_decode_one", lambda value: (decoded.append(value), one(value))[1])
     return decoded
 
 
@@ -400,7 +397,7 @@ def _misrouted(*keys: bytes, caplog: pytest.LogCaptureFixture) -> tuple[bool, in
     caplog.clear()
     spec = load_spec(SPEC.format(names=", ".join(NAMES)))
     index = DatasetIndex(AT_HOME_NAMES, partition=OWN, homes=HOMES, spec=spec)
-    assert {index[key] for key in keys} == {-3}
+    assert {index.number(key) for key in keys} == {-3}
     return index.follows_other_partitioner, len(caplog.records)
 
 

@@ -16,7 +16,7 @@ import pytest
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.takeover import change_spec, load
-from stream_svt.service import codec, event_loop, workload
+from stream_svt.service import dataset_index, event_loop, workload
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
 from stream_svt.service.worker import Worker
@@ -55,7 +55,7 @@ def engine(workload: AppliedWorkload, shard: int, gone: RetiredDatasets | None =
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_datasets, "AT_ONCE", 10)
-    monkeypatch.setattr(codec, "NAMES_AT_ONCE", 10)
+    monkeypatch.setattr(dataset_index, "NAMES_AT_ONCE", 10)
     monkeypatch.setattr(workload, "NAMES_AT_ONCE", 10)
 
 
@@ -72,7 +72,8 @@ def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
         assert names == [name for name in PLAIN_NAMES if partition_of(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
         decoders = prepared.decoders(one)
-        assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(range(len(names)))
+        index = decoders["counts"].dataset_index
+        assert [index.number(name.encode()) for name in names] == list(range(len(names)))
         assert one.number == other.number
         assert np.array_equal(one.datasets.shown, other.datasets.shown)
         assert np.array_equal(one.datasets.limit, other.datasets.limit)
@@ -93,7 +94,7 @@ def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Homes, "of_names", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
-    monkeypatch.setattr(codec.DatasetIndex, "fill_in_slices", again)
+    monkeypatch.setattr(dataset_index.DatasetIndex, "fill_in_slices", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
         assert not list(prepared.gather(shard, RetiredDatasets({"week-{iso_week}": 1}, frozenset({"d1"}))))

@@ -34,8 +34,9 @@ from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
 from stream_svt.service.avro import Schema, UnusableSchema
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.config import parse_config
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from stream_svt.service.signatures import HEADER, Verifier, shared_key

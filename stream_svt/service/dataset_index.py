@@ -1,0 +1,156 @@
+"""Numbers of datasets by record key, looked up for many records at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.monitor.texts import hashes_of
+from stream_svt.service.homes import Homes
+from stream_svt.service.padded import Integers, Mask, words_at
+from stream_svt.service.reasons import Reason
+from stream_svt.settings.application import ApplicationSpec
+
+log = logging.getLogger(__name__)
+
+NAMES_AT_ONCE: Final = 10_000
+"""Names added to a dataset index between two yields: a few milliseconds of work."""
+
+KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
+
+_EMPTY: Final = -1
+_WORD: Final = 8
+_PAD: Final = bytes(_WORD)
+_KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], np.uint64)
+"""Mask of the first bytes of a word, by their number."""
+
+
+class DatasetIndex:
+    """Numbers of a shard's datasets by record key; negative, one of `KEY_REASONS`, for any other key.
+
+    A hash table with linear probing, at most half full: some 40 bytes for a dataset, and its name. With a ``spec``, it
+    counts the misrouted keys of declared datasets: only those are public.
+    """
+
+    def __init__(
+        self, names: Iterable[str], *, partition: int, homes: Homes, spec: ApplicationSpec | None = None
+    ) -> None:
+        self._partition, self._homes, self._spec = partition, homes, spec
+        self._other = homes.other
+        self._misrouted = {True: 0, False: 0}  # by whether the partition is that of the other partitioner
+        self._names = _PAD  # ends with it
+        self._start: Integers = np.zeros(0, np.int64)
+        self._length = self._start
+        self._table: NDArray[np.int32] = np.full(16, _EMPTY, np.int32)
+        for _ in self.fill_in_slices(names):
+            pass
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def fill_in_slices(self, names: Iterable[str]) -> Iterator[None]:
+        """Add datasets, yielding between slices."""
+        remaining = iter(names)
+        while keys := [name.encode() for name in islice(remaining, NAMES_AT_ONCE)]:
+            first = len(self)
+            length = np.fromiter(map(len, keys), np.int64, len(keys))
+            self._start = np.append(self._start, len(self._names) - _WORD + np.cumsum(length) - length)
+            self._length = np.append(self._length, length)
+            self._names = b"".join([self._names[:-_WORD], *keys, _PAD])
+            if 2 * len(self) > len(self._table):
+                self._table = np.full(1 << (4 * len(self)).bit_length(), _EMPTY, np.int32)
+                first = 0
+            self._enter(np.arange(first, len(self), dtype=np.int32))
+            yield
+
+    def _enter(self, numbers: NDArray[np.int32]) -> None:
+        slots = self._slots(self._names, self._start[numbers], self._length[numbers])
+        while len(numbers):
+            is_free = self._table[slots] == _EMPTY
+            self._table[slots[is_free]] = numbers[is_free]  # the last one, where several have one slot
+            is_waiting = self._table[slots] != numbers
+            numbers, slots = numbers[is_waiting], self._next(slots[is_waiting])
+
+    def _slots(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
+        hashes = hashes_of(buffer, start, length)
+        return (hashes >> np.uint64(65 - len(self._table).bit_length())).view(np.int64)
+
+    def _next(self, slots: Integers) -> Integers:
+        return (slots + 1) & (len(self._table) - 1)
+
+    def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
+        """Return the number of each key, a slice of ``buffer`` (length -1: null)."""
+        if int((start + np.maximum(length, 0)).max(initial=0)) + _WORD > len(buffer):
+            buffer += _PAD
+        slots = self._slots(buffer, start, length)
+        found = self._table[slots].astype(np.int64)
+        is_other = (found != _EMPTY) & ~self._is_name(found, buffer, start, length)
+        while len(rows := np.flatnonzero(is_other)):  # other names took these slots
+            slots[rows] = self._next(slots[rows])
+            found[rows] = self._table[slots[rows]]
+            is_other[rows] = (found[rows] != _EMPTY) & ~self._is_name(
+                found[rows], buffer, start[rows], length[rows]
+            )
+        refused: dict[bytes | None, int] = {}
+        for row in np.flatnonzero(found == _EMPTY).tolist():
+            key = None if length[row] < 0 else buffer[start[row] : start[row] + length[row]]
+            if key not in refused:
+                refused[key] = self._refused(key)
+            found[row] = refused[key]
+        return found
+
+    def _is_name(self, numbers: Integers, buffer: bytes, start: Integers, length: Integers) -> Mask:
+        """Return a mask of the slices that are the names of datasets."""
+        if not len(self):
+            return np.zeros(len(numbers), np.bool_)
+        same: Mask = self._length[numbers] == length
+        theirs = self._start[numbers]
+        mask = _KEEP[np.clip(length, 0, _WORD)]
+        same &= ((words_at(buffer, start) ^ words_at(self._names, theirs)) & mask) == 0
+        at = _WORD
+        while len(rows := np.flatnonzero(same & (length > at))):
+            # The last word of a name overlaps the one before.
+            here = np.minimum(at, length[rows] - _WORD)
+            same[rows] = words_at(buffer, start[rows] + here) == words_at(self._names, theirs[rows] + here)
+            at += _WORD
+        return same
+
+    def number(self, key: bytes | None) -> int:
+        """Return the number of one key."""
+        length = -1 if key is None else len(key)
+        return int(self.numbers(key or b"", np.zeros(1, np.int64), np.array([length]))[0])
+
+    def reason(self, key: bytes | None) -> Reason | None:
+        """Return why this shard rejects a key, None for the key of one of its datasets."""
+        return KEY_REASONS.get(self.number(key))
+
+    def _refused(self, key: bytes | None) -> int:
+        if key is None:
+            return -1
+        if self._homes.of(key) == self._partition:
+            return -2
+        if self._spec is not None and not self._misrouted[False]:
+            self._count_misrouted(key, self._spec)
+        return -3
+
+    @property
+    def follows_other_partitioner(self) -> bool:
+        """Whether every misrouted key of a declared dataset, if any, is where the other partitioner puts it."""
+        return self._misrouted[True] > 0 and not self._misrouted[False]
+
+    def _count_misrouted(self, key: bytes, spec: ApplicationSpec) -> None:
+        try:
+            dataset = spec.find(key.decode())
+        except UnicodeDecodeError:
+            return
+        if dataset is None:
+            return
+        self._misrouted[self._other.of(key) == self._partition] += 1
+        if self.follows_other_partitioner and self._misrouted[True] == 1:
+            shown = (self._partition, dataset.name, self._homes.misrouted())
+            log.warning("event=misrouted partition=%d dataset=%s error=%r", *shown)

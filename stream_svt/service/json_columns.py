@@ -1,0 +1,273 @@
+"""Reads many JSON messages as columns: those of a common shape together, all others as a `RowDecoder` reads them.
+
+A message whose value is no plain number is looked at alone; its neighbours take the same steps with or without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from stream_svt.monitor.texts import Texts, TextSlices
+from stream_svt.service import exact
+from stream_svt.service.json_lines import MAX_NESTING, UNDECODABLE
+from stream_svt.service.padded import MARGIN, Integers, Mask, Padded
+from stream_svt.service.reasons import MAX_BYTES, Reason
+from stream_svt.service.shapes import Paths, Shape, shape_of
+
+FEW: Final = 64
+"""Messages for which the steps of many are not worth it."""
+_KEPT: Final = 3
+"""Shapes that are tried again in the next messages, and one more."""
+_VALUE: Final = Decoder(Raw)
+_BLANKS: Final = b" \t\r\n"
+_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]++', re.DOTALL)
+"""A text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
+
+
+class Options(NamedTuple):
+    """Options of queries by row, as in `QueryBatch`."""
+
+    threshold: dict[int, Fraction]
+    monitor: dict[int, str]
+    markers: dict[int, str]
+
+    @classmethod
+    def none(cls) -> Options:
+        """Return no options."""
+        return cls({}, {}, {})
+
+    def add(self, other: Options, rows: Sequence[int]) -> None:
+        """Add the options of ``rows``."""
+        self.threshold.update((rows[row], limit) for row, limit in other.threshold.items())
+        self.monitor.update((rows[row], name) for row, name in other.monitor.items())
+        self.markers.update((rows[row], name) for row, name in other.markers.items())
+
+    def of(self, rows: Integers) -> Options:
+        """Return the options of some rows, by their indexes in ``rows``."""
+        number = {row: index for index, row in enumerate(rows.tolist())} if any(self) else {}
+        return Options(*(_of(one, number) for one in self))
+
+
+def _of(option: dict[int, Any], number: dict[int, int]) -> dict[int, Any]:
+    return {number[row]: option[row] for row in sorted(option) if row in number}
+
+
+class Columns(NamedTuple):
+    """Fields of messages: numbers as of `exact`, texts, options. The fields of ``rejects``, by row, are void."""
+
+    numbers: exact.Columns
+    texts: Mapping[str, Texts]
+    rejects: dict[int, Reason]
+    options: Options
+
+
+class RowDecoder(Protocol):
+    """Decodes messages of one form."""
+
+    @property
+    def paths(self) -> Paths:
+        """Where the fields are; options are fixed."""
+
+    def decode(self, values: Sequence[bytes | None]) -> Columns:
+        """Return the fields of messages."""
+
+
+class JsonReader:
+    """Reads the messages of a topic; ``rows`` decodes those without a common shape."""
+
+    def __init__(self, rows: RowDecoder) -> None:
+        self._rows = rows
+        self._shapes: list[tuple[Shape, Options]] = []
+
+    def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
+        """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
+        found = _Found(buffer, start, length, self._rows.paths.texts)
+        rest: list[Integers] = [np.flatnonzero(~refused & ((length <= 0) | (length > MAX_BYTES)))]
+        candidates = np.flatnonzero(~refused & (length > 0) & (length <= MAX_BYTES))
+        for first in range(0, len(candidates), exact.CHUNK):
+            chunk = _Chunk(found, candidates[first : first + exact.CHUNK])
+            if chunk.size >= FEW:
+                self._match(chunk)
+            rest.append(chunk.rest())
+            for row in chunk.numbers():
+                found.put(self._rows.decode(found.messages([row])), [row])
+        if rows := sorted(np.concatenate(rest).tolist()):
+            found.put(self._rows.decode(found.messages(rows)), rows)
+        return found.columns()
+
+    def _match(self, chunk: _Chunk) -> None:
+        """Try the shapes of earlier messages, then those of messages that have none of these."""
+        tried: list[tuple[int, Shape, Options]] = []
+        known = iter(self._shapes)
+        while len(chunk.unread) >= FEW and len(tried) <= _KEPT:
+            if (shape := next(known, None) or self._shape(chunk)) is None:
+                break
+            tried.append((chunk.read(*shape), *shape))
+        tried.sort(key=itemgetter(0), reverse=True)
+        self._shapes = [*((shape, options) for count, shape, options in tried if count >= FEW), *known][
+            :_KEPT
+        ]
+
+    def _shape(self, chunk: _Chunk) -> tuple[Shape, Options] | None:
+        """Return the shape of an unread message that is well-formed with a number as its value."""
+        for message in chunk.examples():
+            shape = shape_of(message, self._rows.paths)
+            if shape is None:
+                continue
+            sample = self._rows.decode([shape.sample])
+            texts = {name: column[0] for name, column in sample.texts.items() if column[0] is not None}
+            if texts == shape.texts and not sample.rejects and not sample.options.markers:
+                return shape, sample.options
+        return None
+
+
+class _Found:
+    """The fields of messages by row, as far as they are read."""
+
+    def __init__(self, buffer: bytes, start: Integers, length: Integers, names: Iterable[str]) -> None:
+        self.buffer, self.start, self.length = buffer, start, length
+        count = len(start)
+        self.whole, self.fraction = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.texts = {name: (np.zeros(count, np.int64), np.full(count, -1)) for name in names}
+        self._rejects: dict[int, Reason] = {}
+        self._options = Options.none()
+        self._more: list[bytes] = []
+        self._end = len(buffer)
+
+    def messages(self, rows: list[int]) -> list[bytes | None]:
+        """Return some messages."""
+        return [None if stop < start else self.buffer[start:stop] for start, stop in self._spans(rows)]
+
+    def _spans(self, rows: list[int]) -> list[tuple[int, int]]:
+        start = self.start[rows]
+        return list(zip(start.tolist(), (start + self.length[rows]).tolist(), strict=True))
+
+    def put_options(self, options: Options, rows: list[int]) -> None:
+        """Take over the same options for all of some rows."""
+        for limit in options.threshold.values():
+            self._options.threshold.update(dict.fromkeys(rows, limit))
+        for name in options.monitor.values():
+            self._options.monitor.update(dict.fromkeys(rows, name))
+
+    def put(self, columns: Columns, rows: list[int]) -> None:
+        """Take over what was decoded of some rows."""
+        self.whole[rows], self.fraction[rows] = columns.numbers
+        self._rejects |= {rows[row]: reason for row, reason in columns.rejects.items()}
+        self._options.add(columns.options, rows)
+        for name, (start, length) in self.texts.items():
+            length[rows] = -1
+            if (texts := columns.texts.get(name)) is None:
+                continue
+            contents = {
+                row: text.encode() for index, row in enumerate(rows) if (text := texts[index]) is not None
+            }
+            if contents:
+                named = list(contents)
+                start[named] = self._places(contents)
+                length[named] = list(map(len, contents.values()))
+
+    def _places(self, contents: dict[int, bytes]) -> list[int]:
+        """Return where texts are, by row: in their message or, if that is not easily found, behind the buffer."""
+        texts = contents.values()
+        if len(contents) < FEW:  # a few must not cost a copy of the buffer
+            spans = self._spans(list(contents))
+            places = [self.buffer.find(text, *span) for text, span in zip(texts, spans, strict=True)]
+            if min(places) >= 0:
+                return places
+        ends = list(accumulate(map(len, texts), initial=self._end))
+        self._more += texts
+        self._end = ends.pop()
+        return ends
+
+    def columns(self) -> Columns:
+        """Return all fields, without the texts other than ids that no row has."""
+        buffer = b"".join([self.buffer, *self._more]) if self._more else self.buffer
+        texts = {
+            name: TextSlices(buffer, start, length)
+            for name, (start, length) in self.texts.items()
+            if name == "id" or (length >= 0).any()
+        }
+        return Columns((self.whole, self.fraction), texts, self._rejects, self._options)
+
+
+class _Chunk:
+    """Some messages, by their rows; ``unread`` are the indexes of those that have no known shape so far."""
+
+    def __init__(self, found: _Found, rows: Integers) -> None:
+        self.size, self.unread = len(rows), np.arange(len(rows))
+        self._found, self._rows = found, rows
+        # All rows as a slice, where they are one: that needs no copies.
+        if rows[-1] - rows[0] + 1 == len(rows):
+            self._all: slice | Integers = slice(int(rows[0]), int(rows[-1]) + 1)
+        else:
+            self._all = rows
+        start, length = found.start[self._all], found.length[self._all]
+        self._first = int(start.min())
+        self._text = Padded(memoryview(found.buffer)[self._first : int((start + length).max())])
+        self._start = start + (MARGIN - self._first)
+        self._stop = self._start + length
+        self._begin = np.full(self.size, MARGIN)
+        self._end = self._begin.copy()
+
+    def examples(self) -> Iterator[bytes]:
+        """Yield a few unread messages."""
+        few = self._rows[self.unread[[0, len(self.unread) // 2, -1]]].tolist()
+        yield from (message or b"" for message in self._found.messages(few))
+
+    def read(self, shape: Shape, options: Options) -> int:
+        """Read the texts of unread messages that have a shape, and where their values are; return how many have it."""
+        is_first = len(self.unread) == self.size
+        here = slice(None) if is_first else self.unread
+        fit = shape.fit(self._text, self._start[here], self._stop[here])
+        unfit = self.unread[~fit.fits]
+        self._begin[here], self._end[here] = fit.start, fit.stop
+        self._begin[unfit] = self._end[unfit] = MARGIN
+        rows = self._all if is_first else self._rows[self.unread]
+        for name, (start, length) in fit.texts.items():
+            starts, lengths = self._found.texts[name]
+            starts[rows], lengths[rows] = start + (self._first - MARGIN), length
+            lengths[self._rows[unfit]] = -1
+        if options.threshold or options.monitor:
+            self._found.put_options(options, self._rows[self.unread[fit.fits]].tolist())
+        count = len(self.unread) - len(unfit)
+        self.unread = unfit
+        return count
+
+    def rest(self) -> Integers:
+        """Return the rows that are still unread."""
+        return self._rows[self.unread]
+
+    def numbers(self) -> list[int]:
+        """Read the values of all messages that have a shape; return the rows whose value may be no JSON value."""
+        whole, fraction, odd = exact.plain(self._text, self._begin, self._end)
+        self._found.whole[self._all], self._found.fraction[self._all] = whole, fraction
+        odd[self.unread] = False
+        alone = []
+        for index in np.flatnonzero(odd).tolist():
+            row = int(self._rows[index])
+            token = self._text.text[self._begin[index] : self._end[index]].strip(_BLANKS)
+            if _NUMBER.fullmatch(token):
+                self._found.whole[row], self._found.fraction[row] = exact.split(exact.number(token))
+            elif _ONE_TOKEN.fullmatch(token) or _is_json(token):
+                self._found.whole[row], self._found.fraction[row] = exact.NO_NUMBER
+            else:
+                alone.append(row)
+        return alone
+
+
+def _is_json(token: bytes) -> bool:
+    """Return whether a short token is one JSON value."""
+    try:
+        return len(token) < MAX_NESTING and _VALUE.decode(token) is not None
+    except UNDECODABLE:
+        return False

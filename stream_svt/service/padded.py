@@ -1,0 +1,120 @@
+"""Bytes of many messages with a margin on both sides, and what stands at many places of them at once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+Words: TypeAlias = NDArray[np.uint64]
+
+MARGIN: Final = 1024
+"""Bytes before the first message and behind the last one: quotes, where every text ends."""
+LONGEST: Final = 512
+"""Distance from which on it is not counted further."""
+
+_MARGIN_TEXT: Final = b'"' * MARGIN
+_FIRST_MARK: Final = np.uint64(0x0001020304050607)
+"""Times 256^k, its highest byte is k, for k from 0 to 7."""
+_HIGHEST: Final = np.uint64(56)
+_STEP: Final = 16
+_EIGHT: Final = np.uint64(8)
+
+
+class Padded:
+    """Some bytes, with margins; an index counts from the beginning of the first margin."""
+
+    def __init__(self, *parts: bytes | memoryview) -> None:
+        self.text = b"".join([_MARGIN_TEXT, *parts, _MARGIN_TEXT])
+        self.characters = np.frombuffer(self.text, np.uint8)
+
+    def words(self, at: Integers, count: int = 1) -> Words:
+        """Return `words_at` some indexes."""
+        return words_at(self.text, at, count)
+
+    @cached_property
+    def points(self) -> Mask:
+        """Mask of the points."""
+        found: Mask = self.characters == ord(".")
+        return found
+
+    @cached_property
+    def text_ends(self) -> Mask:
+        """Mask of the bytes that a JSON text of plain ASCII has not inside: quotes among them."""
+        found = self.characters - np.uint8(0x20) >= 0x60
+        found |= self.characters == ord('"')
+        found |= self.characters == ord("\\")
+        return found
+
+    @cached_property
+    def no_digits(self) -> Mask:
+        """Mask of the bytes that are no digits."""
+        found: Mask = self.characters - np.uint8(ord("0")) > 9
+        return found
+
+    def distance(self, marks: Mask, at: Integers, *, backwards: bool = False) -> Integers:
+        """Return how many bytes from each index on, or before it, have no mark; at most `LONGEST`."""
+        found, is_open = self.near(marks, at, backwards=backwards)
+        rows = np.flatnonzero(is_open)
+        for passed in range(_STEP, LONGEST, _STEP):
+            if not len(rows):
+                break
+            more, is_open = self.near(
+                marks, at[rows] + (-passed if backwards else passed), backwards=backwards
+            )
+            found[rows] += more
+            rows = rows[is_open]
+        return found
+
+    @staticmethod
+    def near(marks: Mask, at: Integers, *, backwards: bool = False) -> tuple[Integers, Mask]:
+        """Return how many of the next 16 bytes come before a mark, 16 where none has one, and a mask of these."""
+        words = words_at(marks, at - _STEP if backwards else at, 2)
+        if backwards:
+            words = words.byteswap()[:, ::-1]
+        first, second = np.ascontiguousarray((words & -words).T)
+        is_open = first == 0
+        found = ((first * _FIRST_MARK) >> _HIGHEST) + is_open * (
+            ((second * _FIRST_MARK) >> _HIGHEST) + _EIGHT
+        )
+        is_open &= second == 0
+        found += is_open * _EIGHT
+        return found.view(np.int64), is_open
+
+
+def words_at(text: bytes | Mask, at: Integers, count: int = 1) -> Words:
+    """Return ``count`` words of eight bytes from each index, shape (len(at), count), or (len(at),) for one."""
+    size = 8 * count
+    windows = np.ndarray((len(text) - size + 1,), dtype=f"V{size}", buffer=text, strides=(1,))
+    found = windows[at].view("<u8")
+    return found if count == 1 else found.reshape(len(at), count)
+
+
+class Literal:
+    """Fixed bytes that are compared at many places at once."""
+
+    def __init__(self, content: bytes) -> None:
+        self.size = len(content)
+        self._parts: list[tuple[int, Words, Words]] = []
+        for start in range(0, len(content), 24):
+            part = content[start : start + 24]
+            count = -(-len(part) // 8)
+            words, masks = (
+                np.frombuffer(one.ljust(8 * count, b"\0"), np.uint64) for one in (part, b"\xff" * len(part))
+            )
+            self._parts.append((start, words, masks))
+
+    def difference(self, text: Padded, at: Integers) -> Words:
+        """Return for each index a word that is zero where these bytes stand."""
+        total = np.zeros(len(at), np.uint64)
+        for start, words, masks in self._parts:
+            found = text.words(at + start if start else at, len(words)).reshape(len(at), len(words))
+            for column in range(len(words)):
+                differs = found[:, column] ^ words[column]
+                differs &= masks[column]
+                total |= differs
+        return total

@@ -1,0 +1,182 @@
+"""Shapes of JSON messages, which are matched for many messages at once.
+
+The shape of messages is the bytes that they share: `{"id":"`, `","value":`, `,"series":"`, `"}`. Between them stand
+texts, integers, and the value. The part before the value is matched from the left end of a message, the part behind it
+from the right end: the value is whatever stands between, and its form and size change no step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from stream_svt.service.padded import LONGEST, MARGIN, Integers, Literal, Mask, Padded
+from stream_svt.service.reasons import MAX_TEXT
+
+Path: TypeAlias = tuple[str, ...]
+
+
+class Paths(NamedTuple):
+    """Where the value of a message is and its texts by name; contents at ``fixed`` paths are part of its shape."""
+
+    value: Path
+    texts: Mapping[str, Path]
+    fixed: Collection[Path] = ()
+
+
+_MAX_DIGITS: Final = 18
+_MAX_MESSAGE: Final = 1 << 14
+"""Bytes of a message whose shape is looked for."""
+_QUOTE, _ZERO = b'"0'
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++', re.DOTALL)
+_NAME: Final = re.compile(rb'"([^"\\\x00-\x1f\x80-\xff]*)"')
+_INTEGER: Final = re.compile(rb"0|[1-9][0-9]*")
+
+Tokens: TypeAlias = Sequence[re.Match[bytes]]
+
+
+class Field(NamedTuple):
+    """A text or integer from ``start`` to ``stop`` in a message, and the names of the texts that it is."""
+
+    start: int
+    stop: int
+    is_text: bool
+    names: tuple[str, ...]
+
+
+class Fit(NamedTuple):
+    """Which messages have a shape, where their values are, and start and length of their texts by name."""
+
+    fits: Mask
+    start: Integers
+    stop: Integers
+    texts: dict[str, tuple[Integers, Integers]]
+
+
+class Shape:
+    """The fixed parts of a message, between its ``fields`` and its value from ``start`` to ``stop``."""
+
+    def __init__(self, message: bytes, fields: Sequence[Field], start: int, stop: int) -> None:
+        self.sample = message[:start] + b"0" + message[stop:]
+        """The message with another value."""
+        self.texts = {
+            name: message[one.start : one.stop].decode(errors="replace")
+            for one in fields
+            for name in one.names
+        }
+        """Its texts by name, without those that are part of the shape."""
+        left = [field for field in fields if field.stop <= start]
+        right = [field for field in fields if field.start >= stop]
+        self._left = [*zip(_literals(message, 0, left, start), [*left, None], strict=True)]
+        self._right = [*zip(_literals(message, stop, right, len(message)), [None, *right], strict=True)][::-1]
+
+    def fit(self, text: Padded, start: Integers, stop: Integers) -> Fit:
+        """Match messages from ``start`` to ``stop``, indexes of ``text``."""
+        texts: dict[str, tuple[Integers, Integers]] = {}
+        fits, differs = np.ones(len(start), np.bool_), np.zeros(len(start), np.uint64)
+        for literal, field in self._left:
+            differs |= literal.difference(text, start)
+            start = start + literal.size
+            if field is not None:
+                length = text.distance(_marks(text, field), start)
+                fits &= _is_valid(text, field, start, length)
+                texts |= dict.fromkeys(field.names, (start, length))
+                start = start + length
+        for literal, field in self._right:
+            stop = stop - literal.size
+            differs |= literal.difference(text, stop)
+            if field is not None:
+                length = text.distance(_marks(text, field), stop, backwards=True)
+                stop = stop - length
+                fits &= _is_valid(text, field, stop, length)
+                texts |= dict.fromkeys(field.names, (stop, length))
+        fits &= (differs == 0) & (start <= stop)
+        return Fit(fits, start, stop, texts)
+
+
+def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) -> list[Literal]:
+    """Return what is between fields."""
+    starts, stops = [start, *(field.stop for field in fields)], [*(field.start for field in fields), stop]
+    return [Literal(message[first:last]) for first, last in zip(starts, stops, strict=True)]
+
+
+def _marks(text: Padded, field: Field) -> Mask:
+    return text.text_ends if field.is_text else text.no_digits
+
+
+def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> Mask:
+    """Return a mask of the valid fields; all that are are well-formed JSON."""
+    if field.is_text and not field.names:
+        return length < LONGEST
+    found: Mask = (length > 0) & (length <= (MAX_TEXT if field.is_text else _MAX_DIGITS))
+    if not field.is_text:
+        found &= (text.characters[start] != _ZERO) | (length == 1)
+    return found
+
+
+def shape_of(message: bytes, paths: Paths) -> Shape | None:
+    """Return the shape of a message, None if it has none. The shape of a malformed message has a malformed sample."""
+    if len(message) > _MAX_MESSAGE or (tokens := _tokens(message)) is None:
+        return None
+    fields: list[Field] = []
+    names: list[str] = []
+    seen: set[Path] = set()
+    extent = last = None
+    index = 0
+    while index < len(tokens):
+        match, token = tokens[index], tokens[index][0]
+        if last == b":" and (path := tuple(names)) == paths.value:
+            end = _end_of_value(tokens, index)
+            extent = match.start(), tokens[end - 1].end() if end > index else match.start()
+            index, last = end, b""
+            continue
+        if token in {b"[", b"]"}:
+            return None
+        if token == b"{":
+            names.append("")
+        elif token == b"}":
+            names = names[:-1]
+        elif last in {b"{", b","}:
+            if not names or (name := _NAME.fullmatch(token)) is None:
+                return None
+            names[-1] = name[1].decode()
+            if (path := tuple(names)) in seen:
+                return None
+            seen.add(path)
+        elif last == b":" and path not in paths.fixed:
+            fields += _field(match, tuple(name for name, where in paths.texts.items() if where == path))
+        last = token
+        index += 1
+    if extent is None:
+        return None
+    size = len(message) - sum(stop - start for start, stop in (extent, *(field[:2] for field in fields)))
+    return Shape(message, fields, *extent) if size < MARGIN - 64 else None
+
+
+def _tokens(message: bytes) -> Tokens | None:
+    """Return the tokens of a message, without whitespace; None if something else is between them."""
+    tokens = list(_TOKEN.finditer(message))
+    if sum(match.end() - match.start() for match in tokens) < len(message):
+        return None
+    return [match for match in tokens if not match[0].isspace()]
+
+
+def _end_of_value(tokens: Tokens, index: int) -> int:
+    """Return the index of the token behind a member's content that begins at ``index``."""
+    depth = 0
+    for end in range(index, len(tokens)):
+        token = tokens[end][0]
+        if not depth and token in {b",", b"}"}:
+            return end
+        depth += (token in {b"{", b"["}) - (token in {b"}", b"]"})
+    return len(tokens)
+
+
+def _field(match: re.Match[bytes], names: tuple[str, ...]) -> list[Field]:
+    start, stop = match.span()
+    if match[0][0] == _QUOTE:
+        return [Field(start + 1, stop - 1, True, names)]
+    return [Field(start, stop, False, names)] if _INTEGER.fullmatch(match[0]) else []

@@ -1,0 +1,258 @@
+"""Messages of equal shape are read together as each would be alone, and a value changes no step of its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.protocol.records import Records
+from stream_svt.service import exact, json_columns
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.json_columns import JsonReader
+from stream_svt.service.padded import Padded
+from stream_svt.settings.records import RecordLayout
+from tests.service.test_codec import AT_HOME, ELSEWHERE, HERE, NO_NUMBER, Record, contents
+
+LAYOUTS = {
+    "own": None,
+    "mapped": RecordLayout(value="value", id="id", series="series"),
+    "nested": RecordLayout(value="p.value", id="p.id", series="series", set="p.q.set"),
+    "offsets": RecordLayout(value="value"),
+}
+
+
+def decoded(records: list[Record], layout: RecordLayout | None) -> dict[str, object]:
+    decoder = QueryDecoder("queries", HERE, ["hot", "cold"], layout)
+    decoder.decode(records)  # it knows the shapes now
+    batch = decoder.decode(records)
+    found = contents(batch)
+    return found | {"series": [batch.series[row] for row in range(len(batch))] if batch.series else None}
+
+
+def alone(records: list[Record], layout: RecordLayout | None) -> dict[str, object]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_columns, "FEW", 1 << 60)
+        return decoded(records, layout)
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    """Look for shapes among few messages, and begin another chunk soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_columns, "FEW", 2)
+        patch.setattr(exact, "CHUNK", 7)
+        yield
+
+
+SHAPES = [
+    b'{"id":"%(id)b","value":%(value)b}',
+    b'{"id":"%(id)b","value":%(value)b,"series":"%(series)b"}',
+    b'{"series":"%(series)b","id":"%(id)b","value":%(value)b}',
+    b'{"value":%(value)b,"id":"%(id)b","time":%(number)b}',
+    b'{ "id": "%(id)b", "value": %(value)b, "series": "%(series)b", "time": "%(series)b" }\n',
+    b'{"id":"%(id)b","time":%(number)b,"value":%(value)b,"set":"%(series)b","series":null}',
+    b'{"id":"%(id)b","monitor":"hot","value":%(value)b,"threshold":50,"closed":false}',
+    b'{"id":"%(id)b","monitor":"%(series)b","value":%(value)b,"threshold":%(number)b}',
+    b'{"id":"%(id)b","value":%(value)b,"closed":true,"set":"%(series)b"}',
+    b'{"id":"%(id)b","trace":{"value":1,"a":"%(series)b"},"value":%(value)b,"n":{"m":%(number)b}}',
+    b'{"p":{"id":"%(id)b","value":%(value)b,"q":{"set":"%(series)b"}},"series":%(number)b}',
+    b'{"p":{"q":{"set":%(number)b},"id":%(number)b,"value":%(value)b},"series":"%(series)b","other":"%(id)b"}',
+    b'{"id":"%(id)b","value":%(value)b,"id":"%(series)b"}',
+    b'{"id":"%(id)b","value":1,"value":%(value)b}',
+    b'{"id":"%(id)b","v\\u0061lue":%(value)b}',
+    b'{"id":"%(id)b","value":{"value":%(value)b,"series":"%(series)b"}}',
+    b'[{"id":"%(id)b","value":%(value)b}]',
+    b'{"id":"%(id)b","tags":["%(series)b"],"value":%(value)b}',
+]
+ODD = [
+    b"1e3",
+    b"null",
+    b"9" * 19,
+    b'"text"',
+    b'"a\xff"',
+    b"NaN",
+    b"{}",
+    b"[1,2]",
+    b'{"a":"b"}',
+    b"01",
+    b"-",
+    b"true",
+]
+HOSTILE_VALUES = [
+    *NO_NUMBER, *ODD, b"-0.0", b"0." + b"1" * 30, b'1,"series":"x"', b'"a,\\"series\\":\\"x"', b'"a","id":"b"', b"1}",
+    b'{"a":1', b'1,"x":{"y":2}', b'"abc', b" 7", b"7 ", b'"\\', b"\xc3\xa9", b"1\n", b'""', b"--1", b'"value":2',
+    b"[1}", b"{]", b'"\n"', b"1e5\\", b"7,", b",7", b"7:8", b"'", b"0e0", b"1E+2", b"\x00", b"1e99999", b"0.0000001",
+]  # fmt: skip
+VALUES = st.one_of(
+    st.integers(-(10**6), 10**6).map(b"%d".__mod__),
+    st.decimals(-1000, 1000, places=3, allow_nan=False).map(lambda d: f"{d:f}".encode()),
+    st.sampled_from(HOSTILE_VALUES),
+    st.binary(max_size=6),
+)
+HOSTILE_TEXTS = [
+    b"", b"a" * 256, b"a" * 257, b"a" * 600, b'\\"', b"\\u00e9", b"\\", b"\xff", b"\x7f", b"\x1f", b"\t", b"x\x00",
+    "ä€".encode(), "ä".encode() * 256, "ä".encode() * 200, b'a","value":3,"x":"', b"}", b"{", b"1", b"hot",
+    b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"\xe2\x82", b"\xf0\x9f\x98\x80",
+]  # fmt: skip
+TEXTS = st.one_of(
+    st.text("abcdefghij", min_size=1, max_size=20).map(str.encode),
+    st.sampled_from(HOSTILE_TEXTS),
+    st.integers(0, 600).map(b"b".__mul__),
+)
+NUMBERS = st.sampled_from(
+    [*b"0 1 17 1700000000000 012 -1 1.5 1e3 true null".split(), b"", b"9" * 18, b"9" * 19, b"9" * 300]
+)
+
+
+@st.composite
+def batches(draw: Any) -> list[Record]:
+    """Draw records of a few shapes, hostile fields among plain ones, and some bytes changed."""
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    records = []
+    for row in range(draw(st.integers(2, 20))):
+        plain = {
+            "id": b"q%d" % row,
+            "value": b"%d" % (row * 1000),
+            "series": b"s%d" % (row % 3),
+            "number": b"17",
+        }
+        hostile = {"id": TEXTS, "value": VALUES, "series": TEXTS, "number": NUMBERS}
+        for name in draw(st.sets(st.sampled_from([*hostile, "value"]), max_size=2)):
+            plain[name] = draw(hostile[name])
+        message = draw(st.sampled_from(shapes)) % {name.encode(): found for name, found in plain.items()}
+        if draw(st.integers(0, 9)) == 0:
+            at = draw(st.integers(0, len(message)))
+            message = message[:at] + draw(st.binary(max_size=2)) + message[at + draw(st.integers(0, 2)) :]
+        key = draw(st.sampled_from([AT_HOME] * 9 + [None, b"?", ELSEWHERE]))
+        records.append(Record(row, key, draw(st.sampled_from([message] * 19 + [None]))))
+    return records
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@settings(max_examples=60, deadline=None)
+@given(records=batches())
+def test_messages_are_read_together_as_each_is_alone(name, records):
+    assert decoded(records, LAYOUTS[name]) == alone(records, LAYOUTS[name])
+
+
+def row(number: int, value: bytes = b"") -> dict[bytes, bytes]:
+    """Return plain fields."""
+    texts = {b"id": b"q%d" % number, b"series": b"s%d" % number, b"number": b"17%d" % number}
+    return texts | {b"value": value or b"%d.5" % number}
+
+
+class Counting:
+    """Row decoder that keeps what it is given."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.given = rows, list[bytes | None]()
+        self.paths = rows.paths
+
+    def decode(self, values: Any) -> json_columns.Columns:
+        self.given += values
+        return self.rows.decode(values)
+
+
+def left_over(
+    messages: list[bytes], layout: RecordLayout | None = None
+) -> tuple[QueryBatch, list[bytes | None]]:
+    """Return the batch of messages and those that no shape has, where the shapes were known before."""
+    decoder = QueryDecoder("queries", HERE, ["hot", "cold"], layout)
+    counting = Counting(decoder._json._rows)
+    decoder._json = JsonReader(counting)
+    records = [Record(row, AT_HOME, message) for row, message in enumerate(messages)]
+    decoder.decode(records)
+    counting.given.clear()
+    return decoder.decode(records), counting.given
+
+
+@pytest.mark.parametrize("shape", SHAPES[:7] + SHAPES[9:10])
+def test_messages_of_a_shape_need_no_decoder_of_rows(shape):
+    rows = [
+        {b"id": b"q%d" % n, b"value": b"%d.5" % n, b"series": b"s%d" % n, b"number": b"17%d" % n}
+        for n in range(30)
+    ]
+    batch, given = left_over([shape % row for row in rows])
+    assert given == []
+    assert batch.whole.tolist() == [*range(30)]
+    assert [batch.query_id[row] for row in range(30)] == [f"q{n}" for n in range(30)]
+
+
+def test_a_shape_of_nested_records_needs_no_decoder_of_rows():
+    shape = SHAPES[11]
+    rows = [
+        {b"id": b"q%d" % n, b"value": b"%d" % n, b"series": b"s%d" % n, b"number": b"17%d" % n}
+        for n in range(30)
+    ]
+    batch, given = left_over([shape % row for row in rows], LAYOUTS["nested"])
+    assert (given, batch.whole.tolist()) == ([], [*range(30)])
+    assert [batch.query_id[3], batch.series[3], batch.set_id[3]] == ["173", "s3", "173"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_value_of_another_form_takes_no_message_out_of_its_shape(odd):
+    messages = [SHAPES[1] % row(n) for n in range(49)]
+    messages[20] = SHAPES[1] % row(20, value=odd)
+    _, given = left_over(messages)
+    assert given == []
+
+
+def test_every_step_is_the_same_whatever_the_values_are(monkeypatch):
+    steps: list[tuple[int, ...]] = []
+    near = Padded.near
+    monkeypatch.setattr(
+        Padded, "near", staticmethod(lambda marks, at, **k: (steps.append(at.shape), near(marks, at, **k))[1])
+    )
+
+    def seen(value: bytes) -> list[tuple[int, ...]]:
+        left_over([SHAPES[1] % row(n, value=value if n == 20 else b"7") for n in range(49)])
+        found = steps[:]
+        steps.clear()
+        return found
+
+    assert len(seen(b"7")) > 10
+    for value in (*ODD, b"1.5", b"-7", b"0." + b"3" * 24, b"x" * 5000):
+        assert seen(value) == seen(b"7")
+
+
+def test_a_message_without_a_shape_is_decoded_alone_and_its_texts_are_its_own(monkeypatch):
+    monkeypatch.setattr(json_columns, "FEW", 5)
+    messages = [SHAPES[1] % row(n) for n in range(40)]
+    messages[7] = b'{"id":"\\u0041","value":1,"series":"\\u00e9"}'
+    messages[9] = b'{"id":"plain","value":2,"series":"\xc3\xa9","time":17}'
+    batch, given = left_over(messages)
+    assert given == [messages[7], messages[9]]
+    expected = [f"q{n}" for n in range(40)]
+    expected[7], expected[9] = "A", "plain"
+    assert [batch.query_id[row] for row in range(40)] == expected
+    assert (batch.series[7], batch.series[8], batch.series[9]) == ("é", "s8", "é")
+
+
+def test_messages_may_stand_anywhere_in_a_buffer():
+    messages = [SHAPES[1] % row(n) for n in range(30)]
+    records = Records.of([Record(n, AT_HOME, message) for n, message in enumerate(messages)])
+    decoder = QueryDecoder("queries", HERE, ["hot"])
+    assert contents(decoder.decode(records[5:20])) == contents(decoder.decode([*records][5:20]))
+    tail = Records.concatenated([records[:3], records[25:]])
+    assert decoder.decode(tail).whole.tolist() == [0, 1, 2, *range(25, 30)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(VALUES, NUMBERS), min_size=1, max_size=20))
+def test_what_stands_beside_a_token_does_not_change_it(tokens):
+    joined = b"1.5".join([b"", *tokens, b""])
+    start = np.cumsum([0, *map(len, tokens)])[:-1] + 3 * np.arange(1, len(tokens) + 1)
+    text = Padded(joined)
+    first = start + text.text.index(joined)
+    whole, fraction, odd = exact.plain(text, first, first + np.array([*map(len, tokens)]))
+    for row, token in enumerate(tokens):
+        is_number = json_columns._NUMBER.fullmatch(token) is not None
+        assert odd[row] or is_number
+        if not odd[row]:
+            assert (whole[row], fraction[row]) == exact.split(exact.number(token))
