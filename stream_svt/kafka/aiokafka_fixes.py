@@ -10,8 +10,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 
 import aiokafka.client
@@ -20,20 +19,14 @@ import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.errors import (
-    CorruptRecordException,
-    KafkaError,
-    NodeNotReadyError,
-    SaslAuthenticationFailed,
-)
+from aiokafka.errors import KafkaError, NodeNotReadyError, SaslAuthenticationFailed
 from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
-from aiokafka.record.default_records import _DefaultRecordBatchPy
-from aiokafka.record.memory_records import _MemoryRecordsPy
 
 from stream_svt.errors import MisuseError
+from stream_svt.kafka.batches import Batches
 
 Consumer: TypeAlias = Any  # aiokafka has no types
 
@@ -46,7 +39,7 @@ def read_every_header_name() -> None:
 
     Any producer can write such a name; aiokafka would fail on its record and on the rest of the batch.
     """
-    _replace(aiokafka.consumer.fetcher, "MemoryRecords", _Batches)
+    _replace(aiokafka.consumer.fetcher, "MemoryRecords", Batches)
 
 
 def apply_fixes() -> None:
@@ -223,67 +216,24 @@ class _Hidden(bytes):
         return _Hidden(bytes(self) + other)
 
 
-# Header names
-
-
-class _Batches(_MemoryRecordsPy):  # type: ignore[misc]
-    """Batches of a fetch response."""
-
-    def next_batch(self) -> Any:  # noqa: ANN401
-        content = self._next_slice
-        batch = super().next_batch()
-        # Byte 16 is the format of the batch; records have headers since format 2.
-        return _Batch(batch, content) if content is not None and content[16] >= 2 else batch
-
-
-class _Batch:
-    """A batch read by aiokafka's compiled code up to the first malformed header name, and by Python code from there."""
-
-    def __init__(self, batch: Any, content: Any) -> None:  # noqa: ANN401
-        self._batch, self._content = batch, content
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return getattr(self._batch, name)
-
-    def __next__(self) -> Any:  # noqa: ANN401
-        return next(self._batch)
-
-    def __iter__(self) -> Iterator[Any]:
-        read = 0
-        try:
-            for record in self._batch:
-                read += 1
-                yield record
-        except (UnicodeDecodeError, CorruptRecordException) as error:
-            # Without its compiled extensions aiokafka reports a malformed name as a corrupt record.
-            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
-                raise
-        else:
-            return
-        batch = iter(_DefaultRecordBatchPy(self._content))  # uncompressed
-        batch._buffer = _Lenient(batch._buffer)  # noqa: SLF001
-        yield from islice(batch, read, None)
-
-
-class _Lenient(bytearray):
-    """Bytes that decode with replacement characters."""
-
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
-        item = super().__getitem__(index)
-        return _Lenient(item) if isinstance(index, slice) else item
-
-    def decode(self, encoding: str = "utf-8", errors: str = "") -> str:
-        """Return the text; replacement characters stand for malformed bytes."""
-        del errors
-        return super().decode(encoding, "replace")
-
-
 # Reading: `getmany` waits and takes records in one call; shards wait first, and take when it is their turn.
 
 
 def is_buffered(consumer: Consumer, *partitions: TopicPartition) -> bool:
     """Tell whether the consumer holds records or an error of these partitions, which `getmany` would return."""
     return not consumer._fetcher._records.keys().isdisjoint(partitions)  # noqa: SLF001
+
+
+async def take(
+    consumer: Consumer, whole: Collection[TopicPartition], *partitions: TopicPartition, most: int
+) -> dict[TopicPartition, list[Any]]:
+    """Return what `getmany` does, where of those in ``whole`` each batch is one record, with itself as its value."""
+    for partition in whole:
+        fetched = getattr(consumer._fetcher._records.get(partition), "_partition_records", None)  # noqa: SLF001
+        if isinstance(batches := getattr(fetched, "_records", None), Batches):
+            batches.whole = True
+    taken: dict[TopicPartition, list[Any]] = await consumer.getmany(*partitions, max_records=most)
+    return taken
 
 
 async def wait_for_records(consumer: Consumer, *partitions: TopicPartition, seconds: float) -> None:

@@ -4,8 +4,8 @@ Each shard reads with a consumer of its own, outside any group: a rebalance does
 of one shard does not affect the others. The feed keeps the offsets itself: it reads records again that a fetch took
 from the consumer but did not deliver.
 
-Records for many shards arrive at once. So a shard waits for its turn before it takes records from its consumer, and
-again after every `RECORDS_PER_TURN` of them.
+Records for many shards arrive at once. So a shard waits for its turn before it takes batches from its consumer, at most
+`BATCHES_PER_TURN`, and reads at most ``max_records`` of their records.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from aiokafka.errors import (
 from stream_svt.errors import ConfigError, Problem, RecordsLost, UnreadableState
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.batches import Unread
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Stopped, Transaction, Written
-from stream_svt.protocol.records import Record
+from stream_svt.protocol.records import Record, Records
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META, JournalSettings, Meta, no_yield
 from stream_svt.service.config import Config
@@ -50,8 +51,8 @@ FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
 """Milliseconds that a fetch waits at the brokers, and after an empty one; a resumed partition waits for its end."""
 MISSING_TIMEOUT = 1.0
 """Seconds for which a partition may be missing from the metadata: a new assignment has to fetch them first."""
-RECORDS_PER_TURN = 2_000
-"""Records taken from the consumer in one turn: some ten milliseconds of decoding."""
+BATCHES_PER_TURN = 2_000
+"""Batches, or records, taken from the consumer in one turn: some ten milliseconds of work."""
 MAX_RECORDS = 20_000
 """Default of ``max_records`` of a fetch."""
 
@@ -205,16 +206,23 @@ class Requests:
 
 @dataclass(eq=False)
 class ShardFeed:
-    """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``."""
+    """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``.
+
+    ``columns`` names the topics whose batches are read as columns, and whether their records are text without zero
+    bytes; those of other topics are read by the client.
+    """
 
     cluster: Cluster
     shard: int
     partitions: int
     requests: Requests
+    columns: Mapping[str, bool] = field(default_factory=dict)
     _client: Any = field(default=None, init=False)
     _next: dict[TopicPartition, int] = field(default_factory=dict, init=False)
     _reading: set[TopicPartition] = field(default_factory=set, init=False)
     _missing: dict[TopicPartition, float] = field(default_factory=dict, init=False)
+    _unread: dict[TopicPartition, Unread] = field(default_factory=dict, init=False)
+    """What the client has returned and the feed has not, by partition; the one that waits longest comes first."""
 
     def __post_init__(self) -> None:
         # Different waits for each shard: else the fetches of all shards would end together each time.
@@ -257,7 +265,7 @@ class ShardFeed:
 
     async def fetch(
         self, topics: Iterable[str], max_wait: float, max_records: int | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    ) -> Mapping[str, Records]:
         """Wait for records, a stop request or a rebalance; see the port."""
         if self.held:  # a shard that waits for a command only
             await self.requests.wait(self.requests.released.wait(), seconds=max_wait)
@@ -314,27 +322,56 @@ class ShardFeed:
 
     async def _read(
         self, partitions: Sequence[TopicPartition], seconds: float, max_records: int
-    ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
-        """Take buffered records from the consumer, `RECORDS_PER_TURN` in each turn; wait ``seconds`` for the first.
+    ) -> tuple[dict[TopicPartition, Records], dict[TopicPartition, int]]:
+        """Read what was taken from the consumer before, or now; wait ``seconds`` for the first records.
 
         Also return the next position of each partition.
         """
         client = await self._assigned()
-        taken: dict[TopicPartition, list[Any]] = {}
+        taken: dict[TopicPartition, list[Records]] = {}
         end, left = time.monotonic() + seconds * self._spread, max_records
-        while not taken or (left > 0 and aiokafka_fixes.is_buffered(client, *partitions)):
-            await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
-            await pause()
-            batch = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, left))
-            for partition, records in batch.items():
-                taken.setdefault(partition, []).extend(records)
-                left -= len(records)
-            if not taken and time.monotonic() >= end:
+        while True:
+            if self._unread.keys().isdisjoint(partitions):
+                await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
+            await self._take(client, partitions)
+            for partition in [one for one in self._unread if one in partitions]:
+                await pause()
+                if len(records := self._read_on(partition, left)):
+                    taken.setdefault(partition, []).append(records)
+                    left -= len(records)
+                if not left:
+                    break
+            idle = [partition for partition in partitions if partition not in self._unread]
+            more = bool(left and idle) and aiokafka_fixes.is_buffered(client, *idle)
+            if not more and (taken or time.monotonic() >= end):
                 break
         aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if taken else int(IDLE_WAIT_MS * self._spread))
         if not taken:
             self._check_topics(partitions)
-        return taken, {partition: await client.position(partition) for partition in partitions}
+        positions = {partition: await client.position(partition) for partition in partitions}
+        positions |= {partition: unread.position for partition, unread in self._unread.items()}
+        return {partition: Records.concatenated(parts) for partition, parts in taken.items()}, positions
+
+    async def _take(self, client: Any, partitions: Sequence[TopicPartition]) -> None:  # noqa: ANN401
+        """Take batches from the consumer, of those partitions of which everything was read."""
+        idle = [partition for partition in partitions if partition not in self._unread]
+        if not idle or not aiokafka_fixes.is_buffered(client, *idle):
+            return
+        await pause()
+        whole = [partition for partition in idle if partition.topic in self.columns]
+        found = await aiokafka_fixes.take(client, whole, *idle, most=BATCHES_PER_TURN)
+        for partition, batches in found.items():
+            text = self.columns.get(partition.topic, False)
+            self._unread[partition] = Unread(self._next[partition], text=text)
+            self._unread[partition].add(batches)
+
+    def _read_on(self, partition: TopicPartition, most: int) -> Records:
+        """Read records of a partition; its turn comes again after those of the others."""
+        unread = self._unread.pop(partition)
+        records = unread.read(most)
+        if unread:
+            self._unread[partition] = unread
+        return records
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
         """Return the consumer, started, with every partition assigned that `seek` has named."""
@@ -361,6 +398,7 @@ class ShardFeed:
     def _position_client(self, partitions: Iterable[TopicPartition]) -> None:
         """Move the consumer to the feed's positions, and pause the partitions that it does not read."""
         for partition in filter(self._is_assigned, partitions):
+            self._unread.pop(partition, None)
             self._client.seek(partition, self._next[partition])
             (self._client.resume if partition in self._reading else self._client.pause)(partition)
 

@@ -182,7 +182,7 @@ class Shard:
 
     async def _run_session(self, workload: AppliedWorkload) -> Exception | None:
         """Run one session; return the error that ended it, None after a stop request."""
-        journal, feed = self._journal(), self._feed()
+        journal, feed = self._journal(), self._feed(workload)
         session = ShardSession(
             shard=self.number,
             feed=feed,
@@ -224,8 +224,11 @@ class Shard:
                     self._failures = self._surveys = 0
         return None
 
-    def _feed(self) -> ShardFeed:
-        return ShardFeed(self._parts.cluster, self.number, self._topics.partitions, self._requests)
+    def _feed(self, workload: AppliedWorkload | None = None) -> ShardFeed:
+        columns: dict[str, bool] = {}
+        if workload is not None and self._parts.config.kafka.record_reader == "columns":
+            columns = workload.text_topics
+        return ShardFeed(self._parts.cluster, self.number, self._topics.partitions, self._requests, columns)
 
     def _journal(self) -> Journal:
         parts = self._parts
@@ -371,7 +374,7 @@ class Shard:
         try:
             if survey is not None and survey.control_end is not None and self._control_offset is not None:
                 feed.seek(control, self._control_offset)
-                records = (await feed.fetch([control], until - time.monotonic())).get(control, [])
+                records = (await feed.fetch([control], until - time.monotonic())).get(control, ())
                 if records:
                     log.info("event=shard_woken shard=%d offset=%d", self.number, records[-1].offset)
                     self._control_offset, self._surveys = records[-1].offset + 1, 0

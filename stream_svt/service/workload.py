@@ -70,6 +70,14 @@ class AppliedWorkload:
         """Names of the query topics."""
         return self.declared.topics()
 
+    @property
+    def text_topics(self) -> dict[str, bool]:
+        """The query topics, by name, and whether their records are text."""
+        formats = {
+            monitor.topic: monitor.record and monitor.record.format for monitor in self.declared.monitors
+        }
+        return {topic: formats.get(topic) != "avro" for topic in self.topics}
+
     @cached_property
     def hash(self) -> str:
         """Short digest of the specification."""

@@ -124,6 +124,8 @@ class KafkaConfig(Strict):
     connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 540_000
     """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer on the way.
     Default 9m."""
+    record_reader: Literal["columns", "client"] = "columns"
+    """What reads the records of query topics: columns, or the client, several times slower. Default columns."""
 
     @property
     def encrypts(self) -> bool:

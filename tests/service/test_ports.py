@@ -231,7 +231,7 @@ async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_
     async with rounds() as taken:
         brokers.write(QUERIES, 0)  # one response wakes all fetches
         found = await asyncio.gather(*fetches)
-    assert max(map(sum, taken)) == module.RECORDS_PER_TURN
+    assert max(map(sum, taken)) == module.BATCHES_PER_TURN
     assert found == 4 * [{"counts": list(range(7_000))}]
 
 
@@ -239,7 +239,7 @@ async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_
 async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches(
     monkeypatch, seed: int
 ) -> None:
-    monkeypatch.setattr(module, "RECORDS_PER_TURN", 1 + seed % 3)
+    monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
     chance, play = random.Random(seed), Play()
     taken: dict[str, list[int]] = {topic: [] for topic in BOTH}
     for _ in range(150):

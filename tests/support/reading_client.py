@@ -11,6 +11,8 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.consumer.subscription_state import SubscriptionState
 
+from stream_svt.protocol.records import OneRecord
+
 
 @dataclass
 class Brokers:
@@ -102,7 +104,7 @@ class Client:
 
     async def getmany(
         self, *places: TopicPartition, max_records: int
-    ) -> dict[TopicPartition, list[SimpleNamespace]]:
+    ) -> dict[TopicPartition, list[OneRecord]]:
         found = {}
         for place in places:
             state = self._subscription.subscription.assignment.state_value(place)
@@ -112,7 +114,7 @@ class Client:
                 raise self.brokers.errors[place]
             end = min(self.highwater(place), state.position + max_records)
             if end > state.position:
-                found[place] = [SimpleNamespace(offset=at, value=b"any") for at in range(state.position, end)]
+                found[place] = [OneRecord(at, 0, b"a", b"any") for at in range(state.position, end)]
                 max_records -= len(found[place])
                 state.consumed_to(end)
         return found

@@ -93,7 +93,7 @@ class Play:
         self.faults: tuple[str, ...] = ()
         self.reads = 0
         self.proves = False
-        self.workload = SimpleNamespace(topics=("counts",), partitions=4)
+        self.workload = SimpleNamespace(topics=("counts",), partitions=4, text_topics={})
         self.kept = 0
         self.fenced: list[Exception] = []
         self.make_journal: Callable[[], Any] = lambda: Journal(self)

@@ -1,0 +1,284 @@
+"""Record batches of a fetch: read by aiokafka, or taken whole and read as columns.
+
+A batch that is taken whole passes through aiokafka's own loop as if it were one record: checksums, aborted
+transactions, control batches and positions stay what that loop makes of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from typing import Any, Final
+
+import cramjam
+import numpy as np
+from aiokafka import codec
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecord
+from aiokafka.record.memory_records import _MemoryRecordsPy
+
+from stream_svt.kafka.columns import Body, Irregular, read
+from stream_svt.protocol.records import Records
+
+LARGEST: Final = 1 << 27
+"""Bytes to which the records of a batch may decompress; a batch has 1 MB at most by default."""
+PIECE: Final = 1 << 22
+"""Bytes that are read at once, if they are of several batches: a few milliseconds of work."""
+OBJECTS: Final = 2_000
+"""Records that aiokafka's reader reads at once: some milliseconds of work."""
+_FORMAT: Final = 16
+"""Place of the number of the format in a batch; since format 2, records have headers."""
+_HEADER: Final = 61
+"""Bytes before the records of a batch, which end with their number."""
+_GZIP, _SNAPPY = 1, 2
+_DECODERS: Final = {3: cramjam.lz4, 4: cramjam.zstd}
+
+
+class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
+    """Batches of a fetch response; with ``whole``, each one takes the place of its records."""
+
+    whole = False
+
+    def next_batch(self) -> Any:  # noqa: ANN401
+        """Return the next batch."""
+        content, end = self._next_slice, self._pos
+        batch = super().next_batch()
+        if content is None or content[_FORMAT] < 2:
+            return batch
+        return (WholeBatch if self.whole else _Batch)(batch, content, end - len(content))
+
+
+class _Batch:
+    """A batch that aiokafka reads, up to the first malformed name of a header; the rest is read as columns."""
+
+    def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
+        self._batch, self._content, self._start = batch, content, start
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:  # noqa: ANN401
+        return next(self._batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        done = 0
+        try:
+            for record in self._batch:
+                done += 1
+                yield record
+        except (UnicodeDecodeError, CorruptRecordException) as error:
+            # Without its compiled extensions aiokafka reports a malformed name as a corrupt record.
+            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
+                raise
+        else:
+            return
+        try:
+            records = read([self.body()], sparse=False)
+        except Irregular:
+            raise CorruptRecordException(
+                f"the batch at offset {self._batch.base_offset} is malformed"
+            ) from None
+        kind = self._batch.timestamp_type
+        for one in records[done:]:
+            yield DefaultRecord(one.offset, one.timestamp, kind, one.key, one.value, list(one.headers))
+
+    def body(self) -> Body:
+        """Return the records, decompressed; raises `Irregular` or CorruptRecordException."""
+        batch, content = self._batch, self._content
+        buffer: Any = content.obj
+        start, stop = self._start + _HEADER, self._start + len(content)
+        if batch.compression_type:
+            buffer = _decompress(batch, content[_HEADER:])
+            start, stop = 0, len(buffer)
+        by_broker = bool(batch.timestamp_type)
+        time = batch.max_timestamp if by_broker else batch.first_timestamp
+        return Body(buffer, start, stop, self.number, batch.base_offset, time, by_broker)
+
+    @property
+    def number(self) -> int:
+        """How many records the batch says it has."""
+        return max(int.from_bytes(self._content[_HEADER - 4 : _HEADER], "big", signed=True), 0)
+
+
+class WholeBatch(_Batch):
+    """A batch that is its own only record, with the offset of its last one; aiokafka makes a record object of that."""
+
+    key = checksum = None
+    headers, timestamp = (), 0
+    _unread: Body | None = None
+
+    @property
+    def value(self) -> WholeBatch:
+        """The batch."""
+        return self
+
+    @property
+    def offset(self) -> int:
+        """Offset of the last record."""
+        return int(self._batch.next_offset) - 1
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Iterator[Any]:
+        # Without records, aiokafka checks that nothing is where they would be.
+        return iter((self,)) if self.number else self.records()
+
+    def records(self) -> Iterator[Any]:
+        """Return the records as aiokafka reads them."""
+        return super().__iter__()
+
+    @property
+    def unread(self) -> Body:
+        """Records that were not read yet; raises as `body`."""
+        if self._unread is None:
+            self._unread = self.body()
+        return self._unread
+
+    @unread.setter
+    def unread(self, rest: Body) -> None:
+        self._unread = rest
+
+
+def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
+    """Return the records of a batch; raises CorruptRecordException for more than `LARGEST` bytes, else `Irregular`."""
+    if batch.compression_type == _GZIP:
+        return _decompress_gzip(batch, content)
+    if batch.compression_type == _SNAPPY:
+        return _decompress_snappy(batch, content)
+    if batch.compression_type not in _DECODERS:
+        raise Irregular
+    for size in (1 << 20, LARGEST):
+        into = np.empty(size, np.uint8)  # takes memory only where it is written to
+        try:
+            return into[: _DECODERS[batch.compression_type].decompress_into(content, into)].tobytes()
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise Irregular from error
+    raise _too_large(batch)
+
+
+def _decompress_gzip(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
+    records = gzip.GzipFile(fileobj=io.BytesIO(content)).read(LARGEST + 1)
+    if len(records) > LARGEST:
+        raise _too_large(batch)
+    return records
+
+
+def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
+    """Decompress one block, or the many of Java's stream, once their lengths are known."""
+    size, at = 0, 16
+    try:
+        if not codec._detect_xerial_stream(content):  # noqa: SLF001
+            size = cramjam.snappy.decompress_raw_len(content)
+            at = len(content)
+        while at < len(content):
+            block = int.from_bytes(content[at : at + 4], "big", signed=True)
+            if block < 0:  # aiokafka would read it without end
+                raise CorruptRecordException(f"the batch at offset {batch.base_offset} is not snappy")
+            size += cramjam.snappy.decompress_raw_len(content[at + 4 : at + 4 + block])
+            at += 4 + block
+    except cramjam.DecompressionError as error:
+        raise Irregular from error
+    if size > LARGEST:
+        raise _too_large(batch)
+    return bytes(codec.snappy_decode(content.tobytes()))
+
+
+def _too_large(batch: Any) -> CorruptRecordException:  # noqa: ANN401
+    return CorruptRecordException(
+        f"the batch at offset {batch.base_offset} decompresses to more than {LARGEST >> 20} MiB; delete the records "
+        "up to it (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'"
+    )
+
+
+class Unread:
+    """What was taken of a partition and not yet read, from ``position`` on.
+
+    With ``text``, keys and values hold no zero byte (see `stream_svt.kafka.columns.read`).
+    """
+
+    def __init__(self, position: int, *, text: bool) -> None:
+        self.position, self._text = position, text
+        self._parts: deque[WholeBatch | Records | Iterator[Any]] = deque()
+        self._alone = 0  # so many batches are read one by one, to find the one that is irregular
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, taken: Iterable[Any]) -> None:
+        """Add what aiokafka returned: records, some of which are whole batches."""
+        for whole, records in groupby(taken, lambda record: isinstance(record.value, WholeBatch)):
+            if whole:
+                self._parts.extend(record.value for record in records)
+            else:
+                self._parts.append(Records.of(records))
+
+    def read(self, most: int) -> Records:
+        """Return the next records, at most so many; none once nothing is left. Raises what aiokafka's reader does."""
+        records = Records.of(())
+        while self._parts and not len(records):
+            records = self._read(most)
+            records = records[int(np.searchsorted(records.offset, self.position)) :]
+        if len(records):
+            self.position = int(records.offset[-1]) + 1
+        return records
+
+    def _read(self, most: int) -> Records:
+        part, bodies = self._parts[0], []
+        if isinstance(part, Records):
+            self._parts.popleft()
+            if len(part) > most:
+                self._parts.appendleft(part[most:])
+            return part[:most]
+        if not isinstance(part, WholeBatch):
+            found = list(islice(part, min(most, OBJECTS)))
+            if not found:
+                self._parts.popleft()
+            return Records.of(found)
+        try:
+            bodies = self._bodies(most)
+            head, rest = bodies[0].cut(most) if bodies[0].number > most else (bodies[0], None)
+            records = read([head, *bodies[1:]], text=self._text)
+        except Irregular:
+            self._alone = len(bodies)
+            if len(bodies) < 2:
+                self._parts[0] = self._ascending(part.records())
+            return Records.of(())
+        if rest is not None:
+            part.unread = rest
+            return records
+        for _ in bodies:
+            self._parts.popleft()
+        self._alone = max(self._alone - len(bodies), 0)
+        return records
+
+    def _bodies(self, most: int) -> list[Body]:
+        """Return the bodies of the next batches that can be read at once; raises as `WholeBatch.unread`."""
+        bodies: list[Body] = []
+        count = size = 0
+        for part in self._parts:
+            if not isinstance(part, WholeBatch) or (bodies and self._alone):
+                break
+            try:
+                body = part.unread
+            except (Irregular, CorruptRecordException):
+                if bodies:
+                    break
+                raise
+            count, size = count + body.number, size + body.stop - body.start
+            if bodies and (count > most or size > PIECE):
+                break
+            bodies.append(body)
+        return bodies
+
+    def _ascending(self, records: Iterator[Any]) -> Iterator[Any]:
+        """Yield the records from the position on, and of those as aiokafka does only such that follow each other."""
+        position = self.position
+        for record in records:
+            if record.offset >= position:
+                position = record.offset + 1
+                yield record

@@ -1,0 +1,238 @@
+"""Reads the records of batches as columns: no object is made for a record.
+
+A record begins with its length. So one pass finds where records begin, and numpy reads each field of all records at
+once. The columns count only if every record ends where the next one begins, and the last one where its batch ends:
+then there is no other way to read the bytes. All else is left to the client's reader.
+
+What this costs depends on numbers and lengths of records, and not on what their values hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.protocol.records import Headers, Integers, Records
+
+_Data = NDArray[np.uint8]
+
+SMALLEST: Final = 7
+"""Bytes of the smallest record."""
+SHORT: Final = 512
+"""Average bytes of records up to which it pays to guess where they begin."""
+RARE: Final = 4096
+"""Bytes for each record with headers from which on they are read here: the client reads many faster."""
+_STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
+"""Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
+
+
+class Irregular(Exception):
+    """The bytes are not records, or such as only the client's reader reads."""
+
+
+class Body(NamedTuple):
+    """The records of a batch: ``number`` of them, in ``buffer`` from ``start`` to ``stop``.
+
+    The records' own numbers are relative to ``offset`` and ``timestamp``. With ``log_append_time``, ``timestamp`` is
+    that of each record.
+    """
+
+    buffer: bytes
+    start: int
+    stop: int
+    number: int
+    offset: int
+    timestamp: int
+    log_append_time: bool = False
+
+    def cut(self, count: int) -> tuple[Body, Body]:
+        """Return the first ``count`` records, fewer than there are, and the rest; raises `Irregular`."""
+        at = _walk(self._replace(number=count), [])
+        if at > self.stop:
+            raise Irregular
+        return self._replace(stop=at, number=count), self._replace(start=at, number=self.number - count)
+
+
+def read(bodies: Sequence[Body], *, text: bool = False, sparse: bool = True) -> Records:
+    """Return the records of bodies, in order; raises `Irregular`.
+
+    With ``text``, keys and values hold no zero byte, as in JSON: then where records begin is guessed first.
+    Many records with headers are read only if not ``sparse``: the client reads them faster.
+    """
+    bodies = _in_one_buffer(bodies)
+    _, *columns = zip(*bodies, strict=True)
+    start, stop, count, base, time, append = (np.array(column, np.int64) for column in columns)
+    if (count < 1).any() or (count * SMALLEST > stop - start).any():
+        raise Irregular
+    data = np.frombuffer(bodies[0].buffer, np.uint8)
+    last = np.cumsum(count) - 1
+    if len(last) == last[-1] + 1:
+        begin, end = start, stop
+        at = _after_lengths(data, begin, end)
+    else:
+        begin, end, at = _bounds(data, bodies, (start, stop, last), text=text)
+    if len(bodies) > 1:
+        base, time, append = (np.repeat(column, count) for column in (base, time, append))
+    return _fields(bodies[0].buffer, (data, at, end), (base, time, append), sparse=sparse)
+
+
+def _in_one_buffer(bodies: Sequence[Body]) -> Sequence[Body]:
+    if all(body.buffer is bodies[0].buffer for body in bodies):
+        return bodies
+    parts = [memoryview(body.buffer)[body.start : body.stop] for body in bodies]
+    buffer, at, moved = b"".join(parts), 0, []
+    for body, part in zip(bodies, parts, strict=True):
+        moved.append(body._replace(buffer=buffer, start=at, stop=at + len(part)))
+        at += len(part)
+    return moved
+
+
+def _bounds(
+    data: _Data, bodies: Sequence[Body], edges: tuple[Integers, Integers, Integers], *, text: bool
+) -> tuple[Integers, Integers, Integers]:
+    """Return beginnings and ends of records, and where their lengths end."""
+    start, stop, last = edges
+
+    def checked(begin: Integers) -> tuple[Integers, Integers, Integers]:
+        end = np.append(begin[1:], stop[-1])
+        end[last] = stop
+        return begin, end, _after_lengths(data, begin, end)
+
+    if text and (stop - start).sum() <= SHORT * (last[-1] + 1):
+        begin = _guess(data, start, stop)
+        if len(begin) == last[-1] + 1:
+            try:
+                return checked(begin)
+            except Irregular:
+                pass
+    begins: list[int] = []
+    for body in bodies:
+        if _walk(body, begins) != body.stop:
+            raise Irregular
+    return checked(np.array(begins, np.int64))
+
+
+def _walk(body: Body, begins: list[int]) -> int:
+    """Append where each record begins; return where the last one ends."""
+    buffer, at, append = body.buffer, body.start, begins.append
+    try:
+        for _ in range(body.number):
+            append(at)
+            if (low := buffer[at]) < 128:
+                at += _STEP[low]
+            elif (high := buffer[at + 1]) < 128:
+                at += _STEP[low] + (high << 6)
+            else:
+                length, at = _varint(buffer, at)
+                at += abs(length)
+    except IndexError:
+        raise Irregular from None
+    return at
+
+
+def _guess(data: _Data, start: Integers, stop: Integers) -> Integers:
+    """Return where records may begin: a length lies between two zeros, for no headers and for no attributes."""
+    low = int(start[0])
+    zero = np.flatnonzero(data[low : int(stop[-1])] == 0)
+    gap = zero[1:] - zero[:-1]
+    begin = zero[:-1][(gap > 1) & (gap < 5)] + (low + 1)
+    # Other zeros are in a first record, whose offset is zero, and in headers of batches, between bodies.
+    first, end = np.searchsorted(begin, start + SMALLEST), np.searchsorted(begin, stop)
+    if len(start) == 1:
+        return np.concatenate([start, begin[first[0] :]])
+    inside = np.zeros(len(begin) + 1, np.int8)
+    inside[first[end > first]] += 1
+    inside[end[end > first]] -= 1
+    found = np.concatenate([start, begin[np.cumsum(inside[:-1]) > 0]])
+    found.sort(kind="stable")
+    return found
+
+
+def _after_lengths(data: _Data, begin: Integers, end: Integers) -> Integers:
+    """Return where the lengths of records end; raises `Irregular` unless each one leads to the end of its record."""
+    length, at = _varints(data, begin)
+    if (at + length != end).any():
+        raise Irregular
+    return at
+
+
+def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Integers]:
+    """Return the signed numbers of at most ``most`` bytes that begin at these places, and where they end."""
+    byte = data.take(at, mode="clip")
+    value = (byte & 127).astype(np.int64)
+    more, at, shift = byte >> 7, at + 1, 7
+    while more.any():
+        if shift == 7 * most:
+            raise Irregular
+        byte = data.take(at, mode="clip")
+        value += ((byte & 127) * more).astype(np.int64) << shift
+        at += more
+        more &= byte >> 7
+        shift += 7
+    return value >> 1 ^ -(value & 1), at
+
+
+def _fields(
+    buffer: bytes,
+    places: tuple[_Data, Integers, Integers],
+    bases: tuple[Integers, Integers, Integers],
+    *,
+    sparse: bool,
+) -> Records:
+    """Return the columns of records that lie from ``at``, behind their lengths, to ``end``."""
+    data, at, end = places
+    offset, timestamp, log_append_time = bases
+    if data.take(at, mode="clip").any():  # attributes, which no version of Kafka uses
+        raise Irregular
+    delta, at = _varints(data, at + 1, 9)
+    timestamp = timestamp + delta * (1 - log_append_time)
+    delta, at = _varints(data, at)
+    offset = offset + delta
+    key_length, key_start = _varints(data, at)
+    value_length, value_start = _varints(data, key_start + np.maximum(key_length, 0))
+    count, at = _varints(data, value_start + np.maximum(value_length, 0))
+    if (
+        min(key_length.min(), value_length.min()) < -1
+        or (delta < 0).any()
+        or (offset[1:] <= offset[:-1]).any()
+    ):
+        raise Irregular
+    rows = np.flatnonzero(count).tolist()
+    if sparse and len(rows) * RARE > len(data):
+        raise Irregular
+    headers: dict[int, Headers] = {}
+    for row in rows:
+        headers[row], at[row] = _headers(buffer, int(at[row]), int(count[row]))
+    if (at != end).any():
+        raise Irregular
+    return Records(buffer, offset, timestamp, key_start, key_length, value_start, value_length, headers)
+
+
+def _headers(buffer: bytes, at: int, count: int) -> tuple[Headers, int]:
+    """Return headers and where they end; replacement characters stand for what is not UTF-8 in a name."""
+    found: list[tuple[str, bytes | None]] = []
+    if count < 0:
+        raise Irregular
+    for _ in range(count):
+        length, at = _varint(buffer, at)
+        if length < 0:
+            raise Irregular
+        name = buffer[at : at + length].decode(errors="replace")
+        length, at = _varint(buffer, at + length)
+        if length < -1:
+            raise Irregular
+        found.append((name, None if length < 0 else buffer[at : at + length]))
+        at += max(length, 0)
+    return found, at
+
+
+def _varint(buffer: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(buffer[at : at + 5]):
+        value |= (byte & 127) << 7 * index
+        if byte < 128:
+            return value >> 1 ^ -(value & 1), at + index + 1
+    raise Irregular

@@ -1,0 +1,247 @@
+"""Batches read as columns hold what aiokafka's own reader finds in them, and fail where it fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from aiokafka import codec as codecs
+from aiokafka.errors import CorruptRecordException
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.kafka import batches as module
+from stream_svt.kafka import columns
+from tests.support.batches import (
+    ABORT,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batch,
+    Wire,
+    as_columns,
+    by_client,
+    marker,
+    whole_batches,
+)
+
+QUERY = b'{"id":"q%d","value":%d}'
+parts = (
+    st.none()
+    | st.binary(max_size=80)
+    | st.sampled_from([b"", b"\0\0\0", b"hospital-1", bytes(200), b"}" * 9000])
+)
+headers = st.lists(
+    st.tuples(st.sampled_from([b"", b"trace", b"\xff\xfe"]), st.none() | st.binary(max_size=9)), max_size=3
+)
+numbers = st.sampled_from([0, 0, 1, 63, 64, 8191, 8192, -1, -5000, 1 << 20, -(1 << 34), (1 << 62)])
+
+
+@st.composite
+def batch(draw, base: int, *, plain: bool = False) -> Batch:
+    """A batch that a broker can hold, unless its bytes are changed."""
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 70]), max_size=40 if plain else 8))
+    offsets = [sum(steps[:index]) + index // 99 for index in range(len(steps))]
+    records = [
+        Wire(
+            offset,
+            draw(numbers),
+            draw(parts),
+            draw(parts),
+            () if plain else draw(st.just(()) | headers),
+        )
+        for offset in offsets
+    ]
+    last = max(offsets, default=0) + draw(st.integers(0, 2))
+    attributes = draw(st.sampled_from([0, LOG_APPEND_TIME, TRANSACTIONAL]))
+    producer = draw(st.sampled_from([7, 8])) if attributes == TRANSACTIONAL else -1
+    return Batch(base, records, draw(st.integers(0, 4)), attributes, producer, last=last)
+
+
+@st.composite
+def spoiled(draw, whole: Batch) -> Batch:
+    """The same batch with bytes that no producer writes, and a checksum that holds."""
+    content = bytearray(whole.plain)
+    if content:
+        for _ in range(draw(st.integers(0, 3))):
+            content[draw(st.integers(0, len(content) - 1))] = draw(
+                st.sampled_from([0, 1, 2, 127, 128, 200, 255])
+            )
+    end = draw(st.sampled_from([len(content), len(content) // 2, max(len(content) - 1, 0)]))
+    number = draw(st.sampled_from([len(whole.records), len(whole.records) + 1, 0, -1, 1, (1 << 31) - 1]))
+    return whole.changed(
+        content=bytes(content[:end]), number=draw(st.sampled_from([number, len(whole.records)]))
+    )
+
+
+@st.composite
+def answers(draw) -> tuple[bytes, list[tuple[int, int]], int]:
+    """Return what brokers answer a fetch with, the aborted transactions in it, and an offset to read from."""
+    base = draw(st.integers(0, 3))
+    first, found, aborted = base, [], []
+    for _ in range(draw(st.integers(1, 5))):
+        one = draw(batch(base, plain=draw(st.booleans())))
+        if draw(st.integers(0, 4)) == 0:
+            one = draw(spoiled(one))
+        if draw(st.integers(0, 9)) == 0:
+            one = one.changed(damaged=True)
+        found.append(one)
+        base += (one.last or 0) + 1
+        if one.producer >= 0 and draw(st.booleans()):
+            aborted.append((one.producer, one.base))
+            found.append(marker(base, one.producer, draw(st.sampled_from([ABORT, b"\0\0\0\1"]))))
+            base += 1
+    content = b"".join(one.encode() for one in found)
+    cut = draw(st.sampled_from([0, 0, 1, 30]))
+    # Brokers begin with the batch that holds the offset.
+    return content[: len(content) - cut], aborted, draw(st.integers(first, first + (found[0].last or 0)))
+
+
+sizes = st.lists(st.integers(1, 9), min_size=1, max_size=3) | st.just([1 << 20])
+
+
+def compare(answer, most, *, text: bool) -> None:
+    content, aborted, offset = answer
+    found = as_columns(content, offset, aborted, most=most, text=text)
+    wanted = by_client(content, offset, aborted)
+    if wanted.error is not None:  # a piece with an error has no records
+        wanted.records = wanted.records[: len(found.records)]
+    assert found == wanted
+
+
+@settings(deadline=None)
+@given(answers(), sizes, st.booleans())
+def test_the_records_the_position_and_the_error_are_those_of_the_client(answer, most, text):
+    compare(answer, most, text=text)
+
+
+def queries(count: int, base: int = 0, **options: object) -> Batch:
+    """Return a batch as JSON producers write them, of texts of many lengths."""
+    chance = random.Random(base)
+    records = [
+        Wire(
+            index,
+            index // 3,
+            b"hospital-%d" % chance.randrange(200),
+            QUERY % (index, chance.randrange(10**5)),
+        )
+        for index in range(count)
+    ]
+    return Batch(base, records, **options)
+
+
+def answer(*found: Batch) -> bytes:
+    return b"".join(one.encode() for one in found)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Refuse to read with the client's reader."""
+
+    def refuse(*_):
+        raise AssertionError("not read as columns")
+
+    monkeypatch.setattr(module.WholeBatch, "records", refuse)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("codec", range(5))
+def test_what_producers_write_is_read_as_columns(alone, codec, text):
+    found = [
+        queries(400, 0, codec=codec),
+        queries(1, 400, codec=codec, attributes=LOG_APPEND_TIME),
+        queries(90, 401, codec=codec, attributes=TRANSACTIONAL, producer=3),
+        marker(491, 3, b"\0\0\0\1"),
+        Batch(492, [Wire(3, -5, None, None), Wire(70, 9000, b"", b"")], codec, last=99),
+        Batch(592, [Wire(0, 0, b"k", bytes(9000), [(b"content-type", b"arrow"), (b"\xff", None)])], codec),
+        Batch(593, [Wire(0, 0, b"\0\2\0", bytes(range(256)) * 90)], codec),
+    ]
+    content = answer(*found)
+    for most in (1 << 20, 100):
+        assert as_columns(content, most=[most], text=text) == by_client(content)
+    assert len(by_client(content).records) == 495
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_text_is_not_searched_record_by_record(alone, codec):
+    alone.setattr(columns, "_walk", None)
+    content = answer(
+        *(queries(count, 1000 * index, codec=codec) for index, count in enumerate((300, 1, 1, 250, 2)))
+    )
+    assert as_columns(content, text=True) == by_client(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (False, [b"0" * 40, bytes(40), b"\0\4\0\2" * 10, b"}\0" * 20]),
+        (True, [QUERY % (1, value) for value in (0, 5, 7)] + [b"{}\n" * 8]),
+    ],
+    ids=["bytes", "text"],
+)
+def test_the_values_decide_nothing_about_how_they_are_read(alone, text, values):
+    made: list[list[str]] = []
+    for name in ("_walk", "_guess", "_varints"):
+        alone.setattr(columns, name, noted(made, getattr(columns, name)))
+    for value in values:
+        made.append([])
+        content = answer(Batch(0, [Wire(index, 1, b"key", value) for index in range(50)]))
+        assert as_columns(content, text=text) == by_client(content)
+    assert made[1:] == made[:-1]
+    assert ("_guess" in made[0], "_walk" in made[0]) == (text, not text)
+
+
+def noted(made: list[list[str]], original: Callable[..., object]) -> Callable[..., object]:
+    def note(*arguments):
+        made[-1].append(original.__name__)
+        return original(*arguments)
+
+    return note
+
+
+def test_after_a_batch_that_only_the_client_reads_the_others_are_read_as_columns():
+    odd = Batch(300, [Wire(index, odd=1) for index in range(5)])
+    content = answer(queries(300), odd, queries(200, 305), odd.changed(base=505), queries(9, 510))
+    for most in (1 << 20, 7):
+        assert as_columns(content, most=[most]) == by_client(content)
+
+
+# --- what is hostile
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_batch_that_decompresses_without_bound_is_refused_by_name(monkeypatch, codec):
+    monkeypatch.setattr(module, "LARGEST", 3 << 20)
+    for size in (1 << 20, 3 << 20):
+        content = answer(queries(3), Batch(3, [Wire(0, value=bytes(size - 20)), Wire(1)], codec))
+        assert len(as_columns(content, most=[3]).records) == 3 + 2 * (size == 1 << 20)
+    unread = module.Unread(0, text=False)
+    unread.add(whole_batches(Batch(70, [Wire(0, value=bytes(3 << 20))], codec)))
+    with pytest.raises(CorruptRecordException, match="offset 70 decompresses to more than 3 MiB; delete the"):
+        unread.read(10)
+
+
+def test_a_stream_of_snappy_that_goes_backwards_ends():
+    backwards = codecs.snappy_encode(b"")[:16] + (-4).to_bytes(4, "big", signed=True)
+    content = answer(Batch(0, [Wire(0)], 2, compressed=backwards))
+    assert as_columns(content).error is CorruptRecordException
+
+
+@pytest.mark.parametrize("number", [0, -1, 2, (1 << 31) - 1])
+def test_a_wrong_number_of_records_is_an_error(number):
+    content = answer(queries(1, number=number))
+    assert as_columns(content).error is by_client(content).error is CorruptRecordException
+
+
+def test_every_end_and_every_changed_bit_of_a_batch_leads_to_what_the_client_finds():
+    whole = Batch(
+        5, [Wire(0, 1, b"ab", b"{}"), Wire(1, 900, None, b"[0]", [(b"n", None)]), Wire(4, -1, b"", None)]
+    )
+    plain = whole.plain
+    for end in range(len(plain)):
+        compare((answer(whole.changed(content=plain[:end])), [], 5), [1 << 20], text=False)
+    for bit in range(8 * len(plain)):
+        content = bytearray(plain)
+        content[bit // 8] ^= 1 << bit % 8
+        compare((answer(whole.changed(content=bytes(content))), [], 5), [1 << 20], text=bool(bit % 2))
