@@ -18,6 +18,9 @@ from stream_svt.mechanisms.grid import NOISE_LIMIT, VALUE_LIMIT, Integers
 
 BranchNoise = Callable[[int], Integers]
 """Returns fresh query noise for a branch number: int64 grid steps, shape (tests,)."""
+Reaching = Callable[[int, Integers], tuple[Integers, Integers]]
+"""Returns, for a branch number and the least noise with which each test reaches its bar, int64, shape (tests,), the
+tests that have it, ascending, and their fresh noise."""
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -121,6 +124,17 @@ def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
         return drawn
 
     return checked
+
+
+def reaching(noise: BranchNoise) -> Reaching:
+    """Return the tests that reach their bar, by the noise of all."""
+
+    def found(branch: int, least: Integers) -> tuple[Integers, Integers]:
+        drawn = noise(branch)
+        tests = np.flatnonzero(drawn >= least)
+        return tests, drawn[tests]
+
+    return found
 
 
 def next_word(word: Callable[[], int]) -> int:

@@ -25,6 +25,15 @@ where y = -ln U is at least 2^-8 (4 draws in a thousand lie outside). Relative e
 for smaller U, y > 2.7 and the sum above gives less than 2^-45. So the error of -ln Y is less than 2^-43.9 for Y,
 8 * 2^-50 for the second logarithm (below 5.6 in magnitude) and 2^-49 for 1/rate and the product: less than 2^-43
 again, so the same margin serves.
+
+**Tests by an integer bound.** A geometric draw is at least m > 0 if and only if U <= e^(-m rate), so that b is at most
+floor(2^64 e^(-m rate)). One comparison of b with this bound finds the tests that may reach a bar; only these are drawn.
+Those that do not reach it have b equal to the bound, with probability 2^-64. A table has the bounds; if it were large,
+a test far from the bar would find its entry in another cache than one near it. Then floats give a bound that is too
+large by a fraction of at most 2^-43, for every test alike: |m rate| is at most 45 and each of its two roundings errs by
+at most 45 * 2^-53, the exponential and the conversion of b by less than 2^-49, together less than the factor 1 + 2^-44
+by which the bound is raised. Bounds for m > 45/rate are 0, since 2^64 e^-45 < 1. All tests take the same steps,
+whatever their values are.
 """
 
 from __future__ import annotations
@@ -34,7 +43,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -66,9 +76,13 @@ _MIN_FAST_WORD = 2**44
 _MAX_FAST_GUMBEL_WORD = 2**64 - 2**56
 _MARGIN = 2.0**-43
 _MAX_MARGIN = 0.25
+_FARTHEST = 45
+_MAX_BOUNDS = 4096
+_RAISED = 2.0**64 * (1 + 2.0**-44)
 
 Words = NDArray[np.uint64]
 Salt = tuple[int, int] | tuple[Words, Words]
+_NONE: Integers = np.zeros(0, dtype=np.int64)
 
 
 def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
@@ -179,18 +193,23 @@ class Identity(NamedTuple):
     """Answer in grid steps."""
 
 
-class KeyedSampler:
-    """Query noise as a keyed function of the test's identity: the same test always gets the same noise.
+class WordSource(Protocol):
+    """Source of the uniform words from which the noise of tests follows."""
+
+    def words(self, identity: Identity, part: slice) -> Words:
+        """Return the first 64 bits of both uniforms of some tests, shape (tests, 2), valid until the next call."""
+
+    def further(self, half: int, index: int) -> Iterator[int]:
+        """Yield the following words of one of the two uniforms of a test of the last call, without end."""
+
+
+class KeyedWords:
+    """Words as a keyed function of the test's identity: the same test always gets the same words.
 
     One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48))``. Its
-    first 64-bit half is the uniform of the geometric or Gumbel draw, the second half that of the geometric draw which
-    discrete Laplace noise subtracts. Further bits come from ``AES_k2`` of the same input, then of its own output. If
-    AES is indistinguishable from a random permutation, different identities and salts have independent noise.
-
-    Not thread-safe: all calls share scratch memory.
-
-    Args:
-        key: 32 secret bytes, 16 for the noise and 16 for further bits. The caller stores it durably before first use.
+    halves are the first words of both uniforms. Further bits come from ``AES_k2`` of the same input, then of its own
+    output. If AES is indistinguishable from a random permutation, different identities and salts have independent
+    words.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -201,13 +220,43 @@ class KeyedSampler:
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
+
+    def words(self, identity: Identity, part: slice) -> Words:
+        """Return the words of some tests, at most 8,192; see `WordSource`."""
+        size = part.stop - part.start
+        block, word = self._input[:size], self._word[:size]
+        row, attempt = _words(identity.row, part), _words(identity.attempt, part) << np.uint64(52)
+        high, low = (_words(half, part) for half in identity.salt)
+        low = low ^ (np.uint64(identity.branch << 48) ^ attempt ^ (row << np.uint64(60)))  # numbers first
+        if np.any(row):
+            high = high ^ (row >> np.uint64(4))
+        np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
+        np.bitwise_xor(word, high, out=block[:, 0])
+        np.bitwise_and(_words(identity.value, part), np.uint64(2**48 - 1), out=word)
+        np.bitwise_xor(word, low, out=block[:, 1])
+        self._noise_cipher.update_into(block.data.cast("B"), self._output)
+        return self._bits[:size]
+
+    def further(self, half: int, index: int) -> Iterator[int]:
+        """Yield the following words of a test of the last call; see `WordSource`."""
+        block = self._input[index].tobytes()
+        while True:
+            block = self._refinement_cipher.update(block)
+            yield int.from_bytes(block[8 * half : 8 * half + 8], "little")
+
+
+class Sampler:
+    """Query noise from two uniforms a test.
+
+    The first gives the geometric or Gumbel draw, the second the geometric draw that discrete Laplace noise subtracts.
+    Not thread-safe: all calls share scratch memory.
+    """
+
+    def __init__(self, source: WordSource) -> None:
+        self._source = source
         self._scaled = np.empty(_CHUNK, dtype=np.float64)
         self._distance = np.empty(_CHUNK, dtype=np.float64)
         self._down = np.empty(_CHUNK, dtype=np.int64)
-
-    def __repr__(self) -> str:
-        """Return a text without the key."""
-        return "KeyedSampler()"
 
     def draw(self, law: Law, given: Identity) -> Integers:
         """Return the noise of each test in grid steps, int64, shape (tests,); geometric draws saturate at 2^62.
@@ -215,51 +264,50 @@ class KeyedSampler:
         `PackingError` if a part of an identity does not fit its field, `MisuseError` if an array is not one integer per
         test, since two tests would share their noise; nothing is drawn then.
         """
-        noise, rate = law.noise, law.rate
-        require(rate > 0, "a noise rate must be greater than 0")
-        count = np.size(given.offset)
-        identity = Identity(
-            salt=_checked_salt(given.salt, count),
-            offset=checked_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
-            row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
-            attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
-            branch=checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
-            value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
-        )
-        result = np.empty(count, dtype=np.int64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for start in range(0, count, _CHUNK):
-                part = slice(start, min(start + _CHUNK, count))
-                self._encrypt(identity, part)
-                self._floors(noise, rate, 0, result[part])
-                if noise.draw == "difference":
-                    down = self._down[: part.stop - part.start]
-                    self._floors(noise, rate, 1, down)
-                    result[part] -= down
+        identity = _checked(law, given)
+        result = np.empty(len(identity.value), dtype=np.int64)
+        for part in _parts(len(result)):
+            self._noise(law, self._source.words(identity, part), None, result[part])
         return result
 
-    def _encrypt(self, identity: Identity, part: slice) -> None:
-        size = part.stop - part.start
-        block, word = self._input[:size], self._word[:size]
-        row = _words(identity.row, part)
-        high = _words(identity.salt[0], part) ^ (row >> np.uint64(4))
-        low = _words(identity.salt[1], part) ^ (row << np.uint64(60)) ^ np.uint64(identity.branch << 48)
-        low = low ^ (_words(identity.attempt, part) << np.uint64(52))
-        np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
-        np.bitwise_xor(word, high, out=block[:, 0])
-        np.bitwise_and(_words(identity.value, part), np.uint64(2**48 - 1), out=word)
-        np.bitwise_xor(word, low, out=block[:, 1])
-        self._noise_cipher.update_into(block.data.cast("B"), self._output)
+    def reaching(self, law: Law, given: Identity, least: Integers) -> tuple[Integers, Integers]:
+        """Return the tests whose noise is at least `least`, int64, shape (tests,), ascending, and their noise.
 
-    def _floors(self, noise: Noise, rate: Fraction, half: int, out: Integers) -> None:
-        """Write the geometric or Gumbel draws of one half of the scratch blocks to `out`."""
-        size = len(out)
-        words, scaled, distance = self._bits[:size, half], self._scaled[:size], self._distance[:size]
-        inverse = 1 / rate
+        They are those of `draw`, and the errors too. For geometric noise only they are drawn; see the module.
+        """
+        identity = _checked(law, given)
+        found, noises = [_NONE], [_NONE]
+        for part in _parts(len(identity.value)):
+            words, bar = self._source.words(identity, part), least[part]
+            is_geometric = law.noise.draw == "geometric"
+            rows = _candidates(law.rate, bar, words[:, 0]) if is_geometric else None
+            if rows is not None and not len(rows):
+                continue
+            noise = np.empty(len(bar) if rows is None else len(rows), dtype=np.int64)
+            self._noise(law, words, rows, noise)
+            reached = np.flatnonzero(noise >= (bar if rows is None else bar[rows]))
+            noises.append(noise[reached])
+            found.append((reached if rows is None else rows[reached]) + part.start)
+        return np.concatenate(found), np.concatenate(noises)
+
+    def _noise(self, law: Law, words: Words, rows: Integers | None, out: Integers) -> None:
+        """Write the noise of some rows of the last words, or of all, to `out`."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._floors(law, 0, words, rows, out)
+            if law.noise.draw == "difference":
+                down = self._down[: len(out)]
+                self._floors(law, 1, words, rows, down)
+                out -= down
+
+    def _floors(self, law: Law, half: int, words: Words, rows: Integers | None, out: Integers) -> None:
+        """Write the geometric or Gumbel draws of one half to `out`."""
+        size, noise = len(out), law.noise
+        words = words[:, half] if rows is None else words[rows, half]
+        scaled, distance = self._scaled[:size], self._distance[:size]
+        inverse = 1 / law.rate
         margin = _MARGIN * float(inverse) if inverse < 2**50 else 1.0
         if margin >= _MAX_MARGIN:
-            for index in range(size):
-                out[index] = exact_draw(noise, self._refined(half, index).__next__, rate)
+            self._draw_exactly(law, half, words, np.arange(size), rows, out)
             return
         np.multiply(words, 2.0**-_WORD, out=scaled)
         np.log(scaled, out=scaled)
@@ -278,16 +326,98 @@ class KeyedSampler:
             inexact = (distance < margin) | (words < _MIN_FAST_WORD)
             if above_fast:
                 inexact |= words > _MAX_FAST_GUMBEL_WORD
-            for index in np.flatnonzero(inexact).tolist():
-                out[index] = exact_draw(noise, self._refined(half, index).__next__, rate)
+            self._draw_exactly(law, half, words, np.flatnonzero(inexact), rows, out)
 
-    def _refined(self, half: int, index: int) -> Iterator[int]:
-        """Yield the first 64 bits of the draw, then further ones without end."""
-        yield int(self._bits[index, half])
-        block = self._input[index].tobytes()
-        while True:
-            block = self._refinement_cipher.update(block)
-            yield int.from_bytes(block[8 * half : 8 * half + 8], "little")
+    def _draw_exactly(
+        self, law: Law, half: int, words: Words, chosen: Integers, rows: Integers | None, out: Integers
+    ) -> None:
+        """Write the draws of the chosen words to `out`, by exact arithmetic."""
+        for index in chosen.tolist():
+            row = index if rows is None else int(rows[index])
+            bits = itertools.chain([int(words[index])], self._source.further(half, row))
+            out[index] = exact_draw(law.noise, bits.__next__, law.rate)
+
+
+class KeyedSampler(Sampler):
+    """Query noise as a keyed function of the test's identity: the same test always gets the same noise.
+
+    Args:
+        key: 32 secret bytes, 16 for the noise and 16 for further bits. The caller stores it durably before first use.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(KeyedWords(key))
+
+    def __repr__(self) -> str:
+        """Return a text without the key."""
+        return "KeyedSampler()"
+
+
+def _candidates(rate: Fraction, least: Integers, words: Words) -> Integers:
+    """Return the tests whose geometric draw may be at least `least`, given the first word of each; see the module."""
+    bounds, last = _bounds(rate)
+    steps = np.clip(least, 0, last)
+    if bounds is not None:
+        return np.flatnonzero(words <= bounds.take(steps, mode="clip"))
+    raised = np.multiply(steps, -float(rate))
+    np.exp(raised, out=raised)
+    raised *= _RAISED
+    return np.flatnonzero(words.astype(np.float64) <= raised)
+
+
+@lru_cache(maxsize=256)
+def _bounds(rate: Fraction) -> tuple[Words | None, int]:
+    """Return floor(2^64 e^(-m rate)) for m = 0 (there 2^64 - 1) to ceil(45/rate), where it is 0, and the last m.
+
+    None instead of more than 4,096 bounds. Integers bound the powers from below and above; if their floors differ,
+    they are computed again with twice the bits.
+    """
+    last = min(math.ceil(_FARTHEST / rate), NOISE_LIMIT)
+    if last >= _MAX_BOUNDS:
+        return None, last
+    bits = 3 * _WORD
+    while True:
+        lower, upper = _powers(rate, last - 1, bits)
+        if lower == upper:
+            return np.array([2**_WORD - 1, *lower, 0], dtype=np.uint64), last
+        bits *= 2
+
+
+def _powers(rate: Fraction, count: int, bits: int) -> tuple[list[int], list[int]]:
+    """Return the floors of a lower and an upper bound of 2^64 e^(-m rate), m from 1 to `count`.
+
+    Decimals have 5 digits more than these bits, so that e^-rate, for rates below 45, errs by less than 2^-bits.
+    """
+    if not count:
+        return [], []
+    with decimal.localcontext(decimal_context(bits * 30103 // 100000 + 6)):
+        base = math.floor(Fraction((-to_decimal(rate)).exp()) * 2**bits)
+    low = lower = base - 1
+    high = upper = base + 2
+    floors: tuple[list[int], list[int]] = [], []
+    for _ in range(count):
+        floors[0].append(lower >> bits - _WORD)
+        floors[1].append(upper >> bits - _WORD)
+        lower, upper = lower * low >> bits, (upper * high >> bits) + 1
+    return floors
+
+
+def _checked(law: Law, given: Identity) -> Identity:
+    """Return the identity of tests, checked as `Sampler.draw` says."""
+    require(law.rate > 0, "a noise rate must be greater than 0")
+    count = np.size(given.offset)
+    return Identity(
+        salt=_checked_salt(given.salt, count),
+        offset=checked_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+        row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
+        attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
+        branch=checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
+        value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
+    )
+
+
+def _parts(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
 
 
 def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:

@@ -34,9 +34,11 @@ import numpy as np
 
 from stream_svt.mechanisms.arguments import (
     BranchNoise,
+    Reaching,
     checked_integer_or_array,
     checked_noise,
     is_integer,
+    reaching,
     require,
 )
 from stream_svt.mechanisms.contract import (
@@ -92,6 +94,12 @@ class Branch:
     def correction(self, attempt: int) -> int:
         """Return the grid steps added to the threshold at this attempt; 0 is the first."""
         return self.corrections[min(attempt, len(self.corrections) - 1)]
+
+    def steps(self, attempt: Integers | int) -> Integers | int:
+        """Return `correction` of one attempt, or of each of an array."""
+        if len(self.corrections) == 1:
+            return self.corrections[0]
+        return np.array(self.corrections, dtype=np.int64).take(attempt, mode="clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,31 +205,33 @@ class SparseVector(Mechanism):
                 return number
         return None
 
-    def branch_gaps(
+    def reached(
         self,
         values: Integers,
         thresholds: Integers | int,
         rho: Integers | int,
         attempt: Integers | int,
-        draw: BranchNoise,
-    ) -> Integers:
-        """Return the gaps of all tests at all branches in grid steps, shape (branches, tests); secret except at tops.
+        noise: Reaching,
+    ) -> tuple[Integers, Integers]:
+        """Return the tests that reach the noisy threshold at some branch, ascending, and their gaps at all branches.
 
-        Arguments are those of `step`, unchecked, with `rho` the threshold noise of each test's run.
+        Gaps are in grid steps, shape (branches, tests that reach it), -1 at branches that do not. Arguments are those
+        of `step`, unchecked, with `rho` the threshold noise of each test's run.
         """
-        gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
-        margins = gaps[-1]  # reuses the last branch's row, since allocation is the main cost here
-        np.subtract(values, thresholds, out=margins)
-        margins -= rho
+        bars = thresholds - values + rho
+        found = []
         for number, branch in enumerate(self.branches):
-            gap = gaps[number]
-            np.add(margins, draw(number), out=gap)
-            if len(branch.corrections) == 1:
-                gap -= branch.corrections[0]
-            else:
-                table = np.array(branch.corrections, dtype=np.int64)
-                gap -= table[np.minimum(attempt, len(table) - 1)]
-        return np.minimum(gaps, GAP_LIMIT, out=gaps)
+            least = bars + branch.steps(attempt)
+            tests, drawn = noise(number, least)
+            gap: Integers = np.minimum(drawn - least[tests], GAP_LIMIT)
+            found.append((tests, gap))
+        if len(found) == 1:
+            return found[0][0], found[0][1][np.newaxis]
+        reached = np.unique(np.concatenate([tests for tests, _ in found]))
+        gaps = np.full((len(found), len(reached)), -1, dtype=np.int64)
+        for number, (tests, gap) in enumerate(found):
+            gaps[number, np.searchsorted(reached, tests)] = gap
+        return reached, gaps
 
     def step(
         self,
@@ -248,16 +258,15 @@ class SparseVector(Mechanism):
         """
         values = self.checked_values(run, values)
         tests = len(values)
-        gaps = self.branch_gaps(
+        reached, gaps = self.reached(
             values,
             checked_integer_or_array(thresholds, tests, "threshold", 1 - VALUE_LIMIT, VALUE_LIMIT),
             run.threshold_noise,
             checked_integer_or_array(attempts, tests, "attempt", 0, _ATTEMPT_LIMIT),
-            checked_noise(noise, tests),
+            reaching(checked_noise(noise, tests)),
         )
-        reached = np.flatnonzero((gaps >= 0).any(axis=0))
         left, consumed, tops = run.left_units, tests, list[Top]()
-        for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
+        for row, column in zip(reached.tolist(), gaps.T.tolist(), strict=True):
             number = self.branch_of(column, left)
             if number is not None:
                 charge = self.branches[number].charge_units

@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from stream_svt.mechanisms.sampler import KeyedSampler
+from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
 from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.projection import Projection
-from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan, Status
@@ -58,7 +57,7 @@ class Engine:
         datasets: Datasets of the shard, or their names; the dataset numbers of batches follow their order.
         key: 32 secret bytes from which query noise is derived; durable before the first query.
         entropy: Returns as many fresh random bytes as its argument says, from the operating system.
-        query_noise: Source of query noise instead of the keyed one, for proofs.
+        words: Source of the uniforms of query noise instead of the keyed one, for proofs.
 
     Attributes:
         runners: The monitors in use, by name, in the order in which they read a batch.
@@ -76,7 +75,7 @@ class Engine:
         key: bytes,
         entropy: Callable[[int], bytes],
         bounds: Bounds = BOUNDS,
-        query_noise: QueryNoise | None = None,
+        words: WordSource | None = None,
     ) -> None:
         self.spec = spec
         self.shard = shard
@@ -91,7 +90,7 @@ class Engine:
         self.undeclared: list[DatasetAccount] = []
         self.retired: dict[str, bytes] = {}
         self.watermarks = dict(spec.carried.watermarks)
-        self._noise: QueryNoise = query_noise or KeyedSampler(key).draw
+        self._sampler = Sampler(words or KeyedWords(key))
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
         for topic, declared in spec.carried.topics.items():
@@ -147,7 +146,7 @@ class Engine:
 
     def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
         """Add a monitor; ``journal``: store its specification, because the state lacks it."""
-        runner = Runner(self.accounts, self._noise, spec)
+        runner = Runner(self.accounts, self._sampler, spec)
         offset = self.next_offset(spec.topic)
         if offset is not None:
             runner.offset, runner.started = offset, True

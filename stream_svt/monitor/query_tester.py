@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from stream_svt.mechanisms.noise import Law
-from stream_svt.mechanisms.sampler import Identity
+from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 from stream_svt.monitor.texts import hash_of
 
-QueryNoise = Callable[[Law, Identity], Integers]
-"""Source of query noise: see `KeyedSampler.draw`."""
-
 
 class QueryTester:
     """Tests queries in the runs of a monitor, and reports the tops."""
 
-    def __init__(self, runs: Runs, noise: QueryNoise) -> None:
+    def __init__(self, runs: Runs, sampler: Sampler) -> None:
         self.runs = runs
-        self.noise = noise
+        self.sampler = sampler
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
         """Test rows [start, stop) once; the segment ends early before a run that is not durable or is to be opened."""
@@ -160,30 +155,25 @@ class QueryTester:
         return (values, thresholds) if all_live else (values[live], thresholds[live])
 
     def reached(self, tests: Tests) -> tuple[Integers, Integers]:
-        """Return which tests reach the noisy threshold at some branch, and their gaps at every branch."""
-        gaps = self.runs.plan.mechanism.branch_gaps(
-            tests.value,
-            tests.threshold,
-            self.runs.secrets["noise"][tests.dataset],
-            tests.attempt,
-            lambda branch: self.draw(tests, branch),
-        )
-        best = gaps[0] if len(gaps) == 1 else gaps.max(axis=0)
-        chosen = np.flatnonzero(best >= 0)
-        return chosen, gaps[:, chosen]
+        """Return which tests reach the noisy threshold at some branch, and their gaps: see `SparseVector.reached`.
 
-    def draw(self, tests: Tests, branch: int) -> Integers:
-        """Return the query noise of every test for a branch: a function of run, position, attempt and value."""
-        mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets
+        Noise is a function of run, position, attempt and value.
+        """
+        mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets.take(tests.dataset)
         identity = Identity(
-            salt=(secrets["salt_high"][tests.dataset], secrets["salt_low"][tests.dataset]),
+            salt=(secrets["salt_high"], secrets["salt_low"]),
             offset=tests.offset,
             row=tests.row if tests.row.any() else 0,
             attempt=tests.attempt,
-            branch=branch,
+            branch=0,
             value=tests.value,
         )
-        return self.noise(Law(mechanism.query_noise, mechanism.branches[branch].rate), identity)
+        laws = mechanism.branch_laws
+
+        def reaching(branch: int, least: Integers) -> tuple[Integers, Integers]:
+            return self.sampler.reaching(laws[branch], identity._replace(branch=branch), least)
+
+        return mechanism.reached(tests.value, tests.threshold, secrets["noise"], tests.attempt, reaching)
 
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can pay, None if there is none."""

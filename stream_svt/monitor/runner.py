@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stream_svt.mechanisms.sampler import Sampler
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import NO_ROWS, Integers, Mask, QueryBatch, View
-from stream_svt.monitor.query_tester import Append, QueryNoise, QueryTester
+from stream_svt.monitor.query_tester import Append, QueryTester
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.sweep import SweepAppend
@@ -29,10 +30,10 @@ class Runner:
         refused: Rows outside their dataset's period, until the engine takes them.
     """
 
-    def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
+    def __init__(self, accounts: Accounts, sampler: Sampler, spec: MonitorSpec) -> None:
         self.name = spec.name
         self.runs = Runs(accounts, spec)
-        self.tester = QueryTester(self.runs, noise)
+        self.tester = QueryTester(self.runs, sampler)
         self.append = _APPEND[type(spec.append)](self.tester)
         self.periods = accounts.datasets.periods
         self.offset = 0

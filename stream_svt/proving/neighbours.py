@@ -12,18 +12,18 @@ is not a proof; the test detects changes of the code that break the proof.
 
 from __future__ import annotations
 
+import decimal
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 
 import numpy as np
 
-from stream_svt.mechanisms.grid import Integers
-from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
-from stream_svt.mechanisms.sampler import Identity, draw_threshold
+from stream_svt.mechanisms.sampler import Identity, Words, decimal_context, draw_threshold, exact_draw
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
@@ -37,11 +37,16 @@ from stream_svt.settings.application import ApplicationSpec
 _SHOWN = 300
 _SALT_BYTES = 16
 _WORD = 64
+_MIDDLES = repeat(1 << 63)
+"""Words that follow those of a uniform number."""
 _LEAST_WORD = 1 << 46
 """Smaller words give large threshold noise, for which `words_for` may find no words on the neighbour."""
 
 Test = tuple[int, ...]
 """Number of the run, offset, row, attempt and branch."""
+
+Uniforms = tuple[list[int], list[int]]
+"""The two uniforms from which the noise of a test follows, as words of 64 bits, most significant first."""
 
 Observation = tuple[str, object]
 """Something visible: its name and its content."""
@@ -88,62 +93,93 @@ def words_for(steps: int, law: Law) -> list[int] | None:
         return None
 
 
+def uniform_of(size: int, rate: Fraction) -> list[int]:
+    """Return the words of a uniform number whose geometric draw is `size` grid steps, from the middle of this cell."""
+    exponent = (size + Fraction(1, 2)) * rate
+    count = 2 + int(exponent / Fraction(math.log(2))) // _WORD
+    with decimal.localcontext(decimal_context(20 * count + 20)):
+        number = int((-to_decimal(exponent)).exp() * 2 ** (_WORD * count))
+    return [number >> _WORD * place & ((1 << _WORD) - 1) for place in reversed(range(count))]
+
+
+def moved(uniforms: Uniforms, move: int, law: Law) -> Uniforms:
+    """Return uniforms with which the noise of a test is larger by `move` grid steps, or 0 where it cannot be."""
+
+    def size(uniform: list[int]) -> int:
+        return exact_draw(Noise.EXPONENTIAL, chain(uniform, _MIDDLES).__next__, law.rate)
+
+    up, down = uniforms
+    steps = size(up) + move
+    if law.noise.draw != "difference":
+        return uniform_of(max(steps, 0), law.rate), down
+    steps -= size(down)
+    return uniform_of(max(steps, 0), law.rate), uniform_of(max(-steps, 0), law.rate)
+
+
 @dataclass(slots=True)
 class NoiseSource:
-    """All noise of a stream, drawn at first use.
+    """All noise of a stream, drawn at first use: of queries as words, so that the engine tests them as in service.
 
     A call returns entropy for runs: words of threshold noise, then a salt that holds the number of the run.
 
     Attributes:
         first: On the neighbour, the noise of the first stream.
         run_words: On the neighbour, the words of threshold noise by number of the run.
-        shifts: On the neighbour, the shift of the threshold noise for each test whose noise moves with it.
-        words: Words given for the threshold noise of each run, by its number; last those of the next run.
-        tests: Grid value and noise of every test so far.
+        shifts: On the neighbour, the shift of the threshold noise and the law of each test whose noise moves with it.
+        thresholds: Words given for the threshold noise of each run, by its number; last those of the next run.
+        tests: Grid value and uniforms of every test so far.
+        moves: Grid steps by which the noise of tests was moved.
     """
 
     rng: RandomSource
     first: NoiseSource | None = None
     run_words: Mapping[int, list[int]] = field(default_factory=dict)
-    shifts: Mapping[Test, int] = field(default_factory=dict)
-    words: list[list[int]] = field(default_factory=lambda: [[]])
-    tests: dict[Test, tuple[int, int]] = field(default_factory=dict)
+    shifts: Mapping[Test, tuple[int, Law]] = field(default_factory=dict)
+    thresholds: list[list[int]] = field(default_factory=lambda: [[]])
+    tests: dict[Test, tuple[int, Uniforms]] = field(default_factory=dict)
+    moves: dict[Test, int] = field(default_factory=dict)
+    _last: list[Uniforms] = field(default_factory=list)
 
     @property
     def runs(self) -> int:
         """Number of runs that drew noise."""
-        return len(self.words) - 1
+        return len(self.thresholds) - 1
 
     def __call__(self, count: int) -> bytes:
         """Return `count` bytes: 8 for a word, 16 for the salt, which follows the words of a run."""
-        given, drawn = self.run_words.get(self.runs, []), self.words[-1]
+        given, drawn = self.run_words.get(self.runs, []), self.thresholds[-1]
         if count == _SALT_BYTES:
-            self.words.append([])
+            self.thresholds.append([])
             return (self.runs - 1).to_bytes(8, "little") + bytes(8)
         fresh = self.rng.randrange(_LEAST_WORD, 1 << _WORD)
         drawn.append(given[len(drawn)] if len(drawn) < len(given) else fresh)
         return drawn[-1].to_bytes(8, "big")
 
-    def draw(self, law: Law, identity: Identity) -> Integers:
-        """Return the noise of each test."""
+    def words(self, identity: Identity, part: slice) -> Words:
+        """Return the first words of each test's uniforms: see `WordSource`."""
         salt, *others = identity
-        columns = [column.tolist() for column in np.broadcast_arrays(salt[0], *others)]
-        drawn = [self._noise(tuple(test), value, law) for *test, value in zip(*columns, strict=True)]
-        return np.array(drawn, dtype=np.int64)
+        columns = [column[part].tolist() for column in np.broadcast_arrays(salt[0], *others)]
+        self._last = [self._uniforms(tuple(test), value) for *test, value in zip(*columns, strict=True)]
+        return np.array([(up[0], down[0]) for up, down in self._last], dtype=np.uint64).reshape(-1, 2)
 
-    def _noise(self, test: Test, value: int, law: Law) -> int:
+    def further(self, half: int, index: int) -> Iterator[int]:
+        """Yield the following words of a uniform: see `WordSource`."""
+        return chain(self._last[index][half][1:], _MIDDLES)
+
+    def _uniforms(self, test: Test, value: int) -> Uniforms:
         if test in self.tests and self.tests[test][0] == value:
             return self.tests[test][1]
         # The noise depends on the value too: a waiting query with a new value is another test.
         if self.first is not None and test in self.first.tests:
-            before, noise = self.first.tests[test]
+            before, uniforms = self.first.tests[test]
             if test in self.shifts:
-                noise += self.shifts[test] + before - value
+                shift, law = self.shifts[test]
+                self.moves[test] = shift + before - value
+                uniforms = moved(uniforms, self.moves[test], law)
         else:
-            signs = (1, -1) if law.noise.draw == "difference" else (1,)
-            noise = sum(sign * int(-math.log1p(-self.rng.random()) / float(law.rate)) for sign in signs)
-        self.tests[test] = value, noise
-        return noise
+            uniforms = [self.rng.randrange(0, 1 << _WORD)], [self.rng.randrange(0, 1 << _WORD)]
+        self.tests[test] = value, uniforms
+        return uniforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +242,7 @@ class _Execution:
             datasets=[dataset.name for dataset in self.spec.datasets],
             key=bytes(32),
             entropy=self.noise,
-            query_noise=self.noise.draw,
+            words=self.noise,
         )
         load(self.engine, self.records, self.progress)
         self._begin()
@@ -289,12 +325,15 @@ def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
     run_words = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
-        words = words_for(threshold_of(first.noise.words[number], law) + run.shift, law)
+        words = words_for(threshold_of(first.noise.thresholds[number], law) + run.shift, law)
         if words is None:
             summary.unaligned += 1
             return None
         run_words[number] = words
-    shifts = {test: first.runs[test[0]].shift for _, test in first.alerts}
+    shifts = {}
+    for _, test in first.alerts:
+        run = first.runs[test[0]]
+        shifts[test] = run.shift, run.mechanism.branch_laws[test[-1]]
     second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts))
     return _difference(first.observations, second.observations) or _costs(first, second, summary)
 
@@ -322,7 +361,7 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
         costs[run.dataset] += run.shift * run.mechanism.threshold_law.rate
     for alert, test in first.alerts:
         run, branch = first.runs[test[0]], test[-1]
-        move = second.noise.tests[test][1] - first.noise.tests[test][1]
+        move = second.noise.moves[test]
         law = run.mechanism.branch_laws[branch]
         if move < 0 and not law.noise.may_move_down:
             return (

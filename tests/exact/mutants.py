@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
+from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Top, mechanism_id
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
 from stream_svt.mechanisms.gaussian import gaussian
@@ -159,15 +160,15 @@ ForgetfulStorage = broken(
 )
 ReadsTheValue = broken(
     SparseVector,
-    branch_gaps=lambda self, values, thresholds, *rest: SparseVector.branch_gaps(
+    reached=lambda self, values, thresholds, *rest: SparseVector.reached(
         self, values, thresholds - 2 * values, *rest
     ),
 )
 """A correction that falls with the answer: r = -2 q."""
 NoQueryNoise = broken(
     SparseVector,
-    branch_gaps=lambda self, values, thresholds, rho, attempt, _draw: SparseVector.branch_gaps(
-        self, values, thresholds, rho, attempt, lambda _: np.zeros_like(values)
+    reached=lambda self, values, thresholds, rho, attempt, _noise: SparseVector.reached(
+        self, values, thresholds, rho, attempt, reaching(lambda _: np.zeros_like(values))
     ),
 )
 """Answers are compared without query noise."""
@@ -188,17 +189,19 @@ class GapsOfBottoms(StreamForm):
     """Bottoms release their distance to the noisy threshold."""
 
     def extra_output(self, run, values, thresholds, attempt, noise):
-        gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
-        return {row: (int(gap),) for row, gap in enumerate(gaps[-1])}
+        last = len(self.mechanism.branches) - 1
+        bars = thresholds + run.threshold_noise + self.mechanism.branches[last].correction(attempt)
+        return {row: (int(gap),) for row, gap in enumerate(values + noise(last) - bars)}
 
 
 class NoisyValue(StreamForm):
     """Tops release the noisy answer, not only its gap to the noisy threshold."""
 
     def extra_output(self, run, values, thresholds, attempt, noise):
-        gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
+        given = values, thresholds, run.threshold_noise, attempt
+        tests, gaps = self.mechanism.reached(*given, reaching(noise))
         noisy = values + noise(0)
-        return {row: (int(noisy[row]),) for row in np.flatnonzero(gaps[-1] >= 0).tolist()}
+        return {row: (int(noisy[row]),) for row in tests[gaps[-1] >= 0].tolist()}
 
 
 class LostCharge(SparseVector):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import math
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_draw, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import least_integer
+from stream_svt.mechanisms.sampler import Sampler
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
@@ -97,30 +100,25 @@ def test_the_exact_way_gives_what_the_fast_way_gives(noise, rate, monkeypatch):
     assert (draw(noise, rate, 700) == fast).all()
 
 
-class ScriptedCipher:
-    """Returns scripted words instead of a cipher's output."""
+class ScriptedWords:
+    """Scripted first words; all further words are another one."""
 
-    def __init__(self, *words):
-        self.words = list(words)
+    def __init__(self, words, following):
+        self.script, self.following = np.array(words, dtype=np.uint64), following
 
-    def update_into(self, data, out):
-        script = np.array(self.words, dtype="<u8")
-        out[: len(data)] = np.resize(np.stack([script, script], axis=1).ravel(), len(data) // 8).tobytes()
-        return len(data)
+    def words(self, identity, part):
+        del identity
+        return np.stack([self.script[part]] * 2, axis=1)
 
-    def update(self, data):
-        return b"".join(word.to_bytes(8, "little") for word in self.words * 2)[: len(data)]
+    def further(self, half, index):
+        del half, index
+        return itertools.repeat(self.following)
 
 
 def scripted(noise, rate, words, refinement):
     """Return draws from these words, all further words being the other one."""
-
-    def sampler_of(key):
-        keyed = KeyedSampler(key)
-        keyed._noise_cipher, keyed._refinement_cipher = ScriptedCipher(*words), ScriptedCipher(refinement)
-        return keyed
-
-    return draw(noise, rate, len(words), sampler_of=sampler_of).tolist()
+    sampler_of = partial(Sampler, ScriptedWords(words, refinement))
+    return draw(noise, rate, len(words), sampler_of=lambda _: sampler_of()).tolist()
 
 
 def boundary_words(rate, k):
@@ -279,3 +277,77 @@ def test_threshold_noise_on_a_cell_boundary_takes_more_entropy(rate, k):
 
 def test_threshold_noise_saturates_within_what_a_run_accepts():
     assert draw_threshold(Law(Noise.EXPONENTIAL, Fraction(1, 2**70)), bytes) == THRESHOLD_NOISE_LIMIT
+
+
+REACHING = [
+    *map(Fraction, ("1/3", "1/10", "7/3", "50", "1/91", "1/92", "1/1000", "0.123456789")),
+    Fraction(1, 2**30),
+]
+"""Rates of tests by an integer bound: the first with a table of bounds, the others with bounds in floats."""
+
+
+@pytest.mark.parametrize("rate", [rate for rate in REACHING if rate > Fraction(1, 92)], ids=str)
+def test_the_bounds_of_a_table_are_exact(rate):
+    bounds, last = sampler._bounds(rate)
+    assert bounds.tolist() == [2**64 - 1, *(int(exp(-rate * m) * 2**64) for m in range(1, last)), 0]
+    assert exp(-rate * last) * 2**64 < 1
+
+
+@pytest.mark.parametrize("rate", [Fraction(45, 4095), Fraction(45, 4096)], ids=str)
+def test_a_large_table_is_replaced_by_floats(rate):
+    bounds, last = sampler._bounds(rate)
+    assert (bounds is None) == (last >= 4096)
+    assert last in (4095, 4096)
+
+
+def near_bar(noise, rate, count, seed, **options):
+    """Identities, bars at which about every third draw of them is a top, and all draws."""
+    chance = np.random.default_rng(seed)
+    given = Identity(SALT, chance.integers(0, 2**48, count), 0, 0, 0, chance.integers(-(2**40), 2**40, count))
+    keyed, law = KeyedSampler(KEY), Law(noise, rate)
+    scales = chance.choice([0.1, 1, 4, 50], count)
+    least = np.floor(chance.normal(0.5, 1, count) * scales / float(rate)).astype(np.int64)
+    return keyed, law, given, least
+
+
+@pytest.mark.parametrize("rate", REACHING, ids=str)
+@pytest.mark.parametrize("noise", Noise)
+def test_tests_by_a_bound_have_the_outcomes_and_noise_of_all_draws(noise, rate):
+    count = 300_000 if noise is Noise.EXPONENTIAL and rate > Fraction(1, 10**6) else 3_000
+    keyed, law, given, least = near_bar(noise, rate, count, 11)
+    tests, noises = keyed.reaching(law, given, least)
+    drawn = keyed.draw(law, given)
+    assert tests.tolist() == np.flatnonzero(drawn >= least).tolist()
+    assert noises.tolist() == drawn[tests].tolist()
+    assert len(tests) > count / 20
+
+
+@pytest.mark.parametrize("rate", REACHING[:8], ids=str)
+def test_words_on_either_side_of_a_bound_are_tested_exactly(rate):
+    """Bars below 0, at 0, up to the end of the table and beyond it, each with the words next to its bound."""
+    bars, words = [], []
+    last = math.ceil(45 / rate)
+    for bar in {-(2**60), -1, 0, 1, 2, 3, 7, last // 2, last - 2, last - 1, last, last + 1, 2**60}:
+        bound = min(int(exp(-rate * max(bar, 0)) * 2**64), 2**64 - 1) if bar < 2 * last else 0
+        for step in (-(2**30), -1, 0, 1, 2, 2**30):
+            bars.append(bar)
+            words.append(min(max(bound + step, 0), 2**64 - 1))
+    for following in (2**20, FURTHER, 2**64 - 2**20):
+        scripted = Sampler(ScriptedWords(words, following))
+        given = Identity(SALT, np.arange(len(words)), 0, 0, 0, np.zeros(len(words), dtype=np.int64))
+        tests, noises = scripted.reaching(Law(Noise.EXPONENTIAL, rate), given, np.array(bars))
+        draws = [slow(Noise.EXPONENTIAL, [word] + [following] * 9, rate) for word in words]
+        expected = [index for index, bar in enumerate(bars) if draws[index] >= bar]
+        assert tests.tolist() == expected
+        assert noises.tolist() == [draws[index] for index in expected]
+
+
+@pytest.mark.parametrize("rate", REACHING, ids=str)
+def test_hardly_any_test_is_drawn_that_does_not_reach_its_bar(rate):
+    """Else the time of a batch would tell how many answers are near the bar."""
+    _, law, _, least = near_bar(Noise.EXPONENTIAL, rate, 300_000, 12)
+    words = np.random.default_rng(13).integers(0, 2**64, len(least), dtype=np.uint64)
+    found = sampler._candidates(law.rate, least, words)
+    given = Identity(SALT, np.arange(len(least)), 0, 0, 0, np.zeros(len(least), dtype=np.int64))
+    tests, _ = Sampler(ScriptedWords(words, FURTHER)).reaching(law, given, least)
+    assert found.tolist() == tests.tolist()

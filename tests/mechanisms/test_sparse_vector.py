@@ -26,6 +26,7 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
+from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import variance
 from stream_svt.mechanisms.numbers import loss_of
@@ -168,16 +169,17 @@ def test_monitors_refuse_gaussian_and_gumbel_noise_with_the_reason():
 
 def test_the_gap_is_answer_plus_noise_less_threshold_correction_and_threshold_noise():
     mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Explicit((9, 4)), margin=2)
-    gaps = mechanism.branch_gaps(
-        np.array([100, 50, 50]),
-        np.array([10, 20, 30]),
-        np.array([1, 2, 3]),
-        np.array([0, 1, 5]),
-        noise_of([5, 6, 7], [0, 0, 0]),
+    tests, gaps = mechanism.reached(
+        np.array([100, 0, 50, 50, 35]),
+        np.array([10, 15, 20, 30, 30]),
+        np.array([1, 2, 2, 3, 0]),
+        np.array([0, 0, 1, 5, 2]),
+        reaching(noise_of([5, 0, 6, 7, 0], [0, 0, 0, 0, 0])),
     )
+    assert tests.tolist() == [0, 2, 3, 4]
     assert gaps.tolist() == [
-        [100 + 5 - 10 - 11 - 1, 50 + 6 - 20 - 6 - 2, 50 + 7 - 30 - 6 - 3],
-        [100 - 10 - 9 - 1, 50 - 20 - 4 - 2, 50 - 30 - 4 - 3],
+        [100 + 5 - 10 - 11 - 1, 50 + 6 - 20 - 6 - 2, 50 + 7 - 30 - 6 - 3, -1],
+        [100 - 10 - 9 - 1, 50 - 20 - 4 - 2, 50 - 30 - 4 - 3, 35 - 30 - 4],
     ]
 
 
@@ -186,10 +188,10 @@ def test_saturated_noise_leaves_no_trace_of_the_answer_and_never_wraps_around():
     far = 2**47 - 1
     for rho in (-THRESHOLD_NOISE_LIMIT, THRESHOLD_NOISE_LIMIT):
         values, thresholds = np.array([far, -far]), np.array([-far, far])
-        up = mechanism.branch_gaps(values, thresholds, rho, 0, noise_of([NOISE_LIMIT] * 2))
-        down = mechanism.branch_gaps(values, thresholds, rho, 0, noise_of([-NOISE_LIMIT] * 2))
-        assert up.tolist() == [[GAP_LIMIT] * 2]
-        assert (down < 0).all()
+        tests, gaps = mechanism.reached(values, thresholds, rho, 0, reaching(noise_of([NOISE_LIMIT] * 2)))
+        assert (tests.tolist(), gaps.tolist()) == ([0, 1], [[GAP_LIMIT] * 2])
+        tests, _ = mechanism.reached(values, thresholds, rho, 0, reaching(noise_of([-NOISE_LIMIT] * 2)))
+        assert not len(tests)
 
 
 def test_a_shortened_mechanism_keeps_its_noise_and_fits():

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from stream_svt.mechanisms.sampler import KeyedSampler
+from stream_svt.mechanisms.sampler import Sampler
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Commit, DatasetAccount
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -72,18 +72,18 @@ def test_a_run_draws_its_noise_once_and_shares_it_with_no_other_monitor(form):
 def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch):
     play = Play(spec_of(FORMS[form], FORMS["adaptive"]), entropy=Entropy(2))
     runs: set[tuple[int, int]] = set()
-    reached = SparseVector.branch_gaps
+    reached = SparseVector.reached
 
-    def spy(self, values, thresholds, rho, attempt, draw):
+    def spy(self, values, thresholds, rho, attempt, noise):
         run_states = [
             run_state for record in _stored(play).values() for run_state in record.run_states.values()
         ]
         durable = {_secrets(run_state)[0] for run_state in run_states if run_state.state == "running"}
         assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
         runs.update((int(noise), 0) for noise in np.unique(rho))
-        return reached(self, values, thresholds, rho, attempt, draw)
+        return reached(self, values, thresholds, rho, attempt, noise)
 
-    monkeypatch.setattr(SparseVector, "branch_gaps", spy)
+    monkeypatch.setattr(SparseVector, "reached", spy)
     queries = stream(3, 900)
     rng = random.Random(5)
     while (at := play.engine.next_offset(TOPIC)) < len(queries):
@@ -99,7 +99,7 @@ def test_noise_that_a_crash_lost_was_never_compared_and_is_drawn_again(monkeypat
     entropy = Entropy(3)
     play = Play(spec_of(FORMS["plain"]), entropy=entropy)
     compared = []
-    monkeypatch.setattr(SparseVector, "branch_gaps", lambda *a, **k: compared.append(a))
+    monkeypatch.setattr(SparseVector, "reached", lambda *a, **k: compared.append(a))
     for _ in range(5):
         batch = batch_of(TOPIC, [Query(0, 0), Query(1, 0)], 0, 2)
         step = play.engine.step(batch)
@@ -134,18 +134,18 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
 def test_no_test_of_a_query_meets_the_noise_of_another(form, monkeypatch):
     """Noise follows from salt, offset, row, attempt and branch: that makes it independent is shown elsewhere."""
     seen: set[tuple[int, ...]] = set()
-    draw = KeyedSampler.draw
+    reaching = Sampler.reaching
 
-    def spy(self, law, identity):
+    def spy(self, law, identity, least):
         attempts = np.broadcast_to(identity.attempt, len(identity.offset)).tolist()
         rows = zip(*identity.salt, identity.offset.tolist(), attempts, strict=True)
         found = [(*map(int, row), identity.branch) for row in rows]
         if any(attempts):  # what is tested on arrival is computed again after a barrier
             assert not seen & set(found), "one identity was tested twice"
         seen.update(found)
-        return draw(self, law, identity)
+        return reaching(self, law, identity, least)
 
-    monkeypatch.setattr(KeyedSampler, "draw", spy)
+    monkeypatch.setattr(Sampler, "reaching", spy)
     play = Play(spec_of(FORMS[form]), entropy=Entropy(9))
     play.play(TOPIC, stream(3, 1200))
     assert {attempt for _, _, _, attempt, _ in seen} >= set(range(4))
@@ -178,7 +178,7 @@ def test_no_repr_shows_a_secret():
         RunState(secrets=b"123456789" + bytes(15)),
         batch,
         Commit(records={b"d/a": b"123456789"}, progress=b"123456789"),
-        *(play.engine, play.engine.runners["m0"], play.engine.accounts.account(0), play.engine._noise),
+        *(play.engine, play.engine.runners["m0"], play.engine.accounts.account(0), play.engine._sampler),
     ]
     for thing in things:
         assert "123456789" not in repr(thing), type(thing)

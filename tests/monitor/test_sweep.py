@@ -170,7 +170,7 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
     play.play(TOPIC, [Query(0, 535, "x", "set")])
     exhaust(play.engine)
     play.commit()
-    monkeypatch.setattr(SparseVector, "branch_gaps", None)
+    monkeypatch.setattr(SparseVector, "reached", None)
     play.play(TOPIC, [Query(0, 0), _close(), Query(0, 900, "x", "set")])
     assert play.runs().queued(0) == 0
 

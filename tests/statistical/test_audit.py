@@ -1,7 +1,7 @@
 """Audit of the real samplers: epsilon measured on millions of draws never exceeds the charge, in either direction.
 
 The audit plays many runs at once, with keyed query noise and a salt per run, threshold noise from `draw_threshold`,
-and decisions by the mechanism's own `branch_gaps`. The step of top-k takes one run, so top-k is sorted here and
+and decisions by the mechanism's own `reached`. The step of top-k takes one run, so top-k is sorted here and
 compared with its step. An event is fixed beforehand; Clopper & Pearson's intervals bound its probability on two
 neighbours, and the ratio of a lower to an upper bound is a lower bound of e^epsilon. Each mechanism is audited from the
 first dataset to the second and with the datasets exchanged. The same audit must detect broken variants. Keys are
@@ -129,10 +129,15 @@ def repeated(split):
     return sparse(epsilon=ONE, cutoff=2, monotonic=True, split=split)
 
 
-def drawn(keyed, law, salts, value, *, offset, branch=0, scale=1):
-    """Noise of one test in every run, keyed as in production."""
+def identified(salts, value, *, offset, branch=0):
+    """Identity of one test in every run."""
     values = np.full(np.shape(offset), value) if np.ndim(value) == 0 else value
-    return keyed.draw(Law(law.noise, law.rate * scale), Identity(salts, offset, 0, 0, branch, values))
+    return Identity(salts, offset, 0, 0, branch, values)
+
+
+def drawn(keyed, law, salts, value, *, scale=1, **test):
+    """Noise of one test in every run, keyed as in production."""
+    return keyed.draw(Law(law.noise, law.rate * scale), identified(salts, value, **test))
 
 
 def thresholds(svt, runs, keyed, salts, entropy):
@@ -170,11 +175,16 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
 
-        def noise(branch, test=test, value=value):
-            law, offset = svt.branch_laws[branch], np.full(runs, test)
-            return drawn(keyed, law, salts, value, offset=offset, branch=branch, scale=query_scale)
+        def noise(branch, least, test=test, value=value):
+            law, identity = (
+                svt.branch_laws[branch],
+                identified(salts, value, offset=np.full(runs, test), branch=branch),
+            )
+            return keyed.reaching(Law(law.noise, law.rate * query_scale), identity, least)
 
-        drawn_gaps = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
+        drawn_gaps = np.full((len(svt.branches), runs), -1)
+        reached, gaps_there = svt.reached(np.full(runs, value), 0, rho, 0, noise)
+        drawn_gaps[:, reached] = gaps_there
         playing = left >= svt.smallest_units
         reported[test, playing] = fired(svt, drawn_gaps, left)[playing]
         tops = np.flatnonzero(reported[test] >= 0)
