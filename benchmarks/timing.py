@@ -28,6 +28,7 @@ from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction, Written
+from stream_svt.protocol.records import Records
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
@@ -93,7 +94,7 @@ class Shard:
 
     def seconds(self, value: Callable[[random.Random], bytes]) -> float:
         """Return how long a batch of such values takes, from bytes to outcomes."""
-        records = queries(self._offset, BATCH, value)
+        records = Records.of(queries(self._offset, BATCH, value))
         self._offset += BATCH
         began = time.perf_counter()
         batch = self._decoder.decode(records)
@@ -222,14 +223,14 @@ class Watched:
         """Topics begin empty."""
         return dict.fromkeys(topics, (0, 0))
 
-    async def fetch(self, *_: object) -> Mapping[str, Sequence[Record]]:
+    async def fetch(self, *_: object) -> Mapping[str, Records]:
         """Return the next batch."""
         if not self._batches:
             raise Stopped
         self._fetched = self._now()
         records = queries(self._offset, CADENCE_BATCH, self._batches.pop(0))
         self._offset += CADENCE_BATCH
-        return {"t": records}
+        return {"t": Records.of(records)}
 
     async def position(self, topic: str) -> int:
         """Return where the topic is read on."""

@@ -133,7 +133,7 @@ class QueryDecoder:
         columns = [offset, timestamp, dataset, whole, fraction]
         rejected = [(int(offset[row]), rejects[row].value) for row in sorted(rejects)]
         if rejects:
-            rows = np.array([row for row in range(len(records)) if row not in rejects], np.int64)
+            rows = np.delete(np.arange(len(records)), list(rejects))
             columns = [column[rows] for column in columns]
             texts = {name: column.taken(rows) for name, column in texts.items()}
             options = options.of(rows)

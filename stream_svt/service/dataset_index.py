@@ -110,7 +110,7 @@ class DatasetIndex:
             return np.zeros(len(numbers), np.bool_)
         same: Mask = self._length[numbers] == length
         theirs = self._start[numbers]
-        mask = _KEEP[np.clip(length, 0, _WORD)]
+        mask = _KEEP[np.minimum(np.maximum(length, 0), _WORD)]
         same &= ((words_at(buffer, start) ^ words_at(self._names, theirs)) & mask) == 0
         at = _WORD
         while len(rows := np.flatnonzero(same & (length > at))):

@@ -32,7 +32,7 @@ NO_NUMBER = (-LIMIT, 0)
 _TINY = Decimal("1e-400")
 """Replaces every non-zero number too small for a double: its floor on a grid is the same."""
 
-CHUNK = 4096
+CHUNK = 8192
 """Tokens converted at a time: their arrays fit in a processor's cache."""
 
 _FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
@@ -122,7 +122,7 @@ def plain(text: Padded, start: Integers, stop: Integers) -> tuple[Integers, Inte
     words[2:] = text.words(point + 1, 3).T
     words ^= _ZEROS
     words[:2] &= _KEEP_BEFORE.take(np.maximum(before, 0), axis=1)
-    words[2:] &= _KEEP_BEHIND.take(np.clip(behind, 0, _BEHIND), axis=1)
+    words[2:] &= _KEEP_BEHIND.take(np.minimum(np.maximum(behind, 0), _BEHIND), axis=1)
     strange = words + _CARRY
     strange |= words
     strange &= _NO_DIGIT

@@ -23,7 +23,7 @@ from stream_svt.service.padded import MARGIN, Integers, Mask, Padded
 from stream_svt.service.reasons import MAX_BYTES, Reason
 from stream_svt.service.shapes import Paths, Shape, shape_of
 
-FEW: Final = 64
+FEW: Final = 200
 """Messages for which the steps of many are not worth it."""
 _KEPT: Final = 3
 """Shapes that are tried again in the next messages, and one more."""
@@ -92,18 +92,28 @@ class JsonReader:
     def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
         """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
         found = _Found(buffer, start, length, self._rows.paths.texts)
-        rest: list[Integers] = [np.flatnonzero(~refused & ((length <= 0) | (length > MAX_BYTES)))]
-        candidates = np.flatnonzero(~refused & (length > 0) & (length <= MAX_BYTES))
+        is_candidate = ~refused & (length > 0) & (length <= MAX_BYTES)
+        candidates = np.flatnonzero(is_candidate)
+        rest: list[Integers] = [np.flatnonzero(~(refused | is_candidate))]
         for first in range(0, len(candidates), exact.CHUNK):
-            chunk = _Chunk(found, candidates[first : first + exact.CHUNK])
-            if chunk.size >= FEW:
-                self._match(chunk)
-            rest.append(chunk.rest())
-            for row in chunk.numbers():
-                found.put(self._rows.decode(found.messages([row])), [row])
-        if rows := sorted(np.concatenate(rest).tolist()):
-            found.put(self._rows.decode(found.messages(rows)), rows)
+            rows = candidates[first : first + exact.CHUNK]
+            rest.append(rows if len(rows) < FEW else self._read_together(_Chunk(found, rows), found))
+        rows = np.sort(np.concatenate(rest))
+        if len(rows) == len(start):
+            return self._rows.decode(found.messages(rows.tolist()))
+        self._read_alone(rows.tolist(), found)
         return found.columns()
+
+    def _read_together(self, chunk: _Chunk, found: _Found) -> Integers:
+        """Read messages of a few shapes, and those alone whose value may be no JSON value; return the other rows."""
+        self._match(chunk)
+        for row in chunk.numbers():
+            self._read_alone([row], found)
+        return chunk.rest()
+
+    def _read_alone(self, rows: list[int], found: _Found) -> None:
+        if rows:
+            found.put(self._rows.decode(found.messages(rows)), rows)
 
     def _match(self, chunk: _Chunk) -> None:
         """Try the shapes of earlier messages, then those of messages that have none of these."""

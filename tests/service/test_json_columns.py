@@ -30,9 +30,7 @@ LAYOUTS = {
 def decoded(records: list[Record], layout: RecordLayout | None) -> dict[str, object]:
     decoder = QueryDecoder("queries", HERE, ["hot", "cold"], layout)
     decoder.decode(records)  # it knows the shapes now
-    batch = decoder.decode(records)
-    found = contents(batch)
-    return found | {"series": [batch.series[row] for row in range(len(batch))] if batch.series else None}
+    return contents(decoder.decode(records))
 
 
 def alone(records: list[Record], layout: RecordLayout | None) -> dict[str, object]:
