@@ -28,7 +28,6 @@ FEW: Final = 200
 _KEPT: Final = 3
 """Shapes that are tried again in the next messages, and one more."""
 _VALUE: Final = Decoder(Raw)
-_BLANKS: Final = b" \t\r\n"
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]++', re.DOTALL)
 """A text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
@@ -260,24 +259,25 @@ class _Chunk:
     def numbers(self) -> list[int]:
         """Read the values of all messages that have a shape; return the rows whose value may be no JSON value."""
         whole, fraction, odd = exact.plain(self._text, self._begin, self._end)
-        self._found.whole[self._all], self._found.fraction[self._all] = whole, fraction
+        whole[odd], fraction[odd] = exact.NO_NUMBER
         odd[self.unread] = False
-        alone = []
-        for index in np.flatnonzero(odd).tolist():
-            row = int(self._rows[index])
-            token = self._text.text[self._begin[index] : self._end[index]].strip(_BLANKS)
-            if _NUMBER.fullmatch(token):
-                self._found.whole[row], self._found.fraction[row] = exact.split(exact.number(token))
-            elif _ONE_TOKEN.fullmatch(token) or _is_json(token):
-                self._found.whole[row], self._found.fraction[row] = exact.NO_NUMBER
-            else:
-                alone.append(row)
+        rows = np.flatnonzero(odd)
+        text, alone = self._text.text, []
+        for row, begin, end in zip(
+            rows.tolist(), self._begin[rows].tolist(), self._end[rows].tolist(), strict=True
+        ):
+            if _ONE_TOKEN.fullmatch(text, begin, end):
+                if _NUMBER.fullmatch(text, begin, end):
+                    whole[row], fraction[row] = exact.split(exact.number(text[begin:end]))
+            elif not _is_json(text[begin:end]):
+                alone.append(int(self._rows[row]))
+        self._found.whole[self._all], self._found.fraction[self._all] = whole, fraction
         return alone
 
 
 def _is_json(token: bytes) -> bool:
-    """Return whether a short token is one JSON value."""
+    """Return whether a short token is one JSON value, with nothing around it."""
     try:
-        return len(token) < MAX_NESTING and _VALUE.decode(token) is not None
+        return token.strip() == token and len(token) < MAX_NESTING and _VALUE.decode(token) is not None
     except UNDECODABLE:
         return False
