@@ -28,7 +28,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 
 TOPIC = "counts"
 COUNTS = (1, 2, 4)
-_APPLY = "import sys; from stream_svt.cli import main; main(['apply', '--yes', '-c', sys.argv[1]])"
+_APPLY = "import sys; from stream_svt.cli import main; main(['apply', '--yes', '--wait', '300', '-c', sys.argv[1]])"
 
 
 def reading(servers: str, names: list[str], workers: int, messages: int, **commit: int) -> Reading:
