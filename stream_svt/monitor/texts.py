@@ -7,8 +7,10 @@ texts makes many of them collide.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -121,6 +123,41 @@ class TextCodes:
         """See `Texts`."""
         if self._hashes is None:
             self._hashes = np.append(self._entries.hashes(), hashes_of(b"", _NONE, _NONE))[self._codes]
+        return self._hashes
+
+
+class TextParts:
+    """The texts of consecutive parts."""
+
+    __slots__ = ("_ends", "_hashes", "_parts")
+
+    def __init__(self, parts: Sequence[Texts]) -> None:
+        self._parts = parts
+        self._hashes: Hashes | None = None
+        self._ends = [*accumulate(map(len, parts))]
+
+    @classmethod
+    def of(cls, parts: Sequence[Texts], rows: Sequence[int]) -> TextParts:
+        """Return the texts of parts with that many rows; a part without any texts has none in each row."""
+        nothing = TextList(())
+        return cls(
+            [
+                part if len(part) else TextCodes(nothing, np.full(count, -1, np.int64))
+                for part, count in zip(parts, rows, strict=True)
+            ]
+        )
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, row: int, /) -> str | None:
+        part = bisect_right(self._ends, row)
+        return self._parts[part][row - (self._ends[part - 1] if part else 0)]
+
+    def hashes(self) -> Hashes:
+        """See `Texts`."""
+        if self._hashes is None:
+            self._hashes = np.concatenate([part.hashes() for part in self._parts])
         return self._hashes
 
 

@@ -123,7 +123,10 @@ class Decoder(Protocol):
         """Do in slices what would take `decode`, which is called next with the same records, too long."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries in consecutive records; malformed ones go to `rejects`."""
+        """Return the queries in the first of consecutive records, at least one; malformed ones go to `rejects`.
+
+        The records that the batch covers are those before its `end`.
+        """
 
 
 class ShardWorkload(Protocol):

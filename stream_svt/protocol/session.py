@@ -12,9 +12,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
+from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import (
@@ -301,12 +304,28 @@ class ShardSession(Committer):
         await self.yield_turn()
         found, ahead = self._split_ahead(topic, fetched)
         await self.in_slices(self._decoders[topic].read(found))
-        batch = self._decoders[topic].decode(found)
         self.observer.count("records_total", topic, by=len(found))
+        while found:
+            batch = self._decoders[topic].decode(found)
+            count = int(np.searchsorted(found.offset, batch.end))
+            found = found[count:]
+            last = ahead is not None and not found
+            if not await self._step_batch(batch, count, commits=last):
+                return False
+            if found and (self.feed.stopping or self.feed.held):
+                self.feed.seek(topic, int(found.offset[0]))
+                return False
+        if ahead is not None:
+            raise ahead
+        return True
+
+    async def _step_batch(self, batch: QueryBatch, count: int, *, commits: bool) -> bool:
+        """Step the engine through a batch of ``count`` records, and commit if it is urgent, or ``commits``."""
+        topic = batch.topic
         if batch.end > self.read_to.get(topic, 0):
             self.read_to[topic] = batch.end
             await self.commit()
-        self.uncommitted += len(found)
+        self.uncommitted += count
         while True:
             await self.yield_turn()
             began = self.clock.now()
@@ -318,13 +337,11 @@ class ShardSession(Committer):
             if step.durable_first:
                 await self.commit()
                 if self.feed.stopping or self.feed.held:
-                    self.feed.seek(topic, self.engine.next_offset(topic) or found[0].offset)
+                    self.feed.seek(topic, self.engine.next_offset(topic) or batch.first)
                     return False
-                self.uncommitted += len(found)  # some of these are not stepped yet
-        if ahead is not None or (self.policy.cadence is None and step.urgent):
+                self.uncommitted += count  # some of these are not stepped yet
+        if commits or (self.policy.cadence is None and step.urgent):
             await self.commit()
-        if ahead is not None:
-            raise ahead
         return True
 
     def _split_ahead(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, groupby
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import NO_TEXTS, QueryBatch
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextList, TextParts
 from stream_svt.protocol.records import Headers, Integers, Record, Records
 from stream_svt.service.avro import AvroRecords, NoSchemas, Schemas
 from stream_svt.service.dataset_index import KEY_REASONS, DatasetIndex
@@ -21,6 +22,9 @@ from stream_svt.service.reasons import Reason
 from stream_svt.settings.records import RecordLayout
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+ROWS_AT_ONCE: Final = 1 << 18
+"""Rows of a batch from which no further columnar record is added to it: a few milliseconds of decoding, and 16 MB."""
 
 
 class _Offsets(Sequence[str]):
@@ -83,46 +87,62 @@ class QueryDecoder:
         return self.dataset_index.numbers(records.buffer, records.key_start, records.key_length)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries of consecutive records, at least one, in offset order, and why others are rejected."""
+        """Return the queries of the first of consecutive records, at least one, and why others of them are rejected.
+
+        The batch ends with the last record, or with a columnar one at which it has `ROWS_AT_ONCE` rows.
+        """
         records = Records.of(records)
         if self._avro is not None:
             return self._batch(records, self._datasets(records), self._avro.decode(self._contents(records)))
-        kinds = {} if self._has_layout else _other_kinds(records)
-        parts, first = [], 0
-        for row, kind in kinds.items():
-            parts += [self._decode_json(records[first:row])] if first < row else []
-            parts.append(self._decode_columnar(records[row], readable=kind == "arrow"))
-            first = row + 1
-        if first < len(records):
-            parts.append(self._decode_json(records[first:] if first else records))
-        return parts[0] if len(parts) == 1 else concatenate(parts)
+        if self._has_layout or not records.headers:
+            return self._decode_json(records)
+        parts: list[QueryBatch] = []
+        rows = 0
+        for kind, run in _runs(records):
+            is_json = kind == "json"
+            part = self._decode_json(run) if is_json else self._decode_columnar(run, readable=kind == "arrow")
+            parts.append(part)
+            rows += len(part)
+            if rows >= ROWS_AT_ONCE or part.end <= run.offset[-1]:
+                break
+        return concatenate(parts)
 
     def _decode_json(self, records: Records) -> QueryBatch:
         dataset = self._datasets(records)
         found = self._json.read(records.buffer, records.value_start, records.value_length, dataset < 0)
         return self._batch(records, dataset, found)
 
-    def _decode_columnar(self, record: Record, *, readable: bool) -> QueryBatch:
-        """Return the rows of a columnar record; reject any other content type."""
+    def _decode_columnar(self, records: Records, *, readable: bool) -> QueryBatch:
+        """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject those of any other content type."""
+        datasets = self._datasets(records)
+        parts: list[QueryBatch] = []
+        rows = 0
+        for record, dataset in zip(records, datasets.tolist(), strict=True):
+            parts.append(self._columns(record, KEY_REASONS.get(dataset), readable=readable))
+            rows += len(parts[-1].whole)
+            if rows >= ROWS_AT_ONCE:
+                break
+        batch, counts = concatenate(parts), [len(part.whole) for part in parts]
+        columns = (records.offset, records.timestamp, datasets)
+        batch.offset, batch.timestamp_ms, batch.dataset = (
+            np.repeat(column[: len(parts)], counts) for column in columns
+        )
+        batch.row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+        return batch
+
+    def _columns(self, record: Record, reason: Reason | None, *, readable: bool) -> QueryBatch:
+        """Return the columns of one record, or why it is rejected: for this ``reason`` of its key, if any."""
         from stream_svt.service import columnar  # pyarrow is loaded only for columnar records
 
         batch, value = QueryBatch(self.topic, record.offset, record.offset + 1), record.value or b""
-        unreadable = bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
-        reason = self.dataset_index.reason(record.key) or unreadable
+        reason = reason or (bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE)
         try:
             if reason is None:
                 columnar.read(value, batch, self._monitors)
         except columnar.MalformedColumns as refused:
             reason = refused.args[0]
         if reason is not None:  # discard what was read
-            batch = QueryBatch(self.topic, batch.first, batch.end, rejects=[(record.offset, reason.value)])
-            batch.fraction = batch.whole
-            return batch
-        rows = len(batch.whole)
-        batch.offset = np.full(rows, record.offset, np.int64)
-        batch.row = np.arange(rows, dtype=np.int64)
-        batch.timestamp_ms = np.full(rows, record.timestamp, np.int64)
-        batch.dataset = np.full(rows, self.dataset_index.number(record.key), np.int64)
+            return QueryBatch(self.topic, batch.first, batch.end, rejects=[(record.offset, reason.value)])
         return batch
 
     def _batch(self, records: Records, dataset: Integers, found: Columns) -> QueryBatch:
@@ -148,10 +168,14 @@ class QueryDecoder:
         return batch
 
 
-def _other_kinds(records: Records) -> dict[int, str]:
-    """Return the content types of the records that are not JSON."""
-    kinds = {row: _content_type(headers) for row, headers in sorted(records.headers.items())}
-    return {row: kind for row, kind in kinds.items() if kind != "json"}
+def _runs(records: Records) -> Iterator[tuple[str, Records]]:
+    """Yield consecutive records of one content type, with that type."""
+    kinds = [_content_type(records.headers.get(row, ())) for row in range(len(records))]
+    first = 0
+    for kind, run in groupby(kinds):
+        end = first + len([*run])
+        yield kind, records[first:end]
+        first = end
 
 
 def _content_type(headers: Headers) -> str:
@@ -167,20 +191,23 @@ def _content_type(headers: Headers) -> str:
 
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = [len(part.whole) for part in parts]
     whole = QueryBatch(parts[0].topic, parts[0].first, parts[-1].end)
-    for name in ("offset", "row", "timestamp_ms", "dataset", "whole", "fraction"):
+    for name in ("offset", "row", "timestamp_ms", "dataset", "whole"):
         setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
-    sets: list[str | None] = []
-    ids: list[str | None] = []
-    series: list[str | None] = []
-    for part in parts:
-        start, rows = len(ids), len(part)
+    if any(part.fraction is not None for part in parts):
+        whole.fraction = np.concatenate(
+            [np.zeros_like(part.whole) if part.fraction is None else part.fraction for part in parts]
+        )
+    if any(part.set_id is not None for part in parts):
+        whole.set_id = [*chain.from_iterable(part.set_id or [None] * len(part.whole) for part in parts)]
+    for name in ("series", "query_id"):
+        if any(len(getattr(part, name)) for part in parts):
+            setattr(whole, name, TextParts.of([getattr(part, name) for part in parts], rows))
+    for part, start in zip(parts, accumulate(rows, initial=0), strict=False):
         for name in ("threshold", "monitor", "markers"):
             getattr(whole, name).update({start + row: value for row, value in getattr(part, name).items()})
-        series += [part.series[row] for row in range(rows)] if part.series else [None] * rows
-        sets += part.set_id or [None] * rows
-        ids += [part.query_id[row] for row in range(rows)]
         whole.rejects += part.rejects
-    whole.set_id = sets if sets.count(None) != len(sets) else None
-    whole.series, whole.query_id = TextList(series), TextList(ids)
     return whole

@@ -1,25 +1,29 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
 Columns have the names of the JSON fields; other columns are ignored. A record is rejected as a whole, and never for the
-content of the column `value`. Reading takes no more memory than the record allows for: compressed bodies are refused,
-bytes are neither swapped nor copied, dictionaries are not expanded, and the total length of all texts is bounded.
+content of the column `value`. Rows are entries of arrays: only one with an option costs an object.
+
+Reading takes no more memory than the record allows for: compressed bodies are refused, bytes are not swapped,
+dictionaries are not expanded, and the total length of all texts is bounded.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextCodes, Texts, TextSlices
 from stream_svt.service import exact
 from stream_svt.service.reasons import MAX_TEXT, Reason
 
@@ -27,9 +31,18 @@ if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
 
 _Arrow: TypeAlias = Any  # pyarrow has no types
+_Integers: TypeAlias = NDArray[np.int64]
+_Mask: TypeAlias = NDArray[np.bool_]
+_Numbers: TypeAlias = tuple[_Integers, _Integers | None]
+"""Whole parts and fractions, None where no number of the type has a fraction."""
+_Entries = TypeVar("_Entries")
+_Item = TypeVar("_Item", bound=np.generic)
 
 MAX_ROWS: Final = 1 << 20
 """Maximum rows of a record: row numbers must fit the identity that keys a test's noise."""
+
+MAX_PARTS: Final = 256
+"""Maximum record batches of a record: each takes time of its own."""
 
 MAX_TEXT_IN_ALL: Final = 16 << 20
 """Maximum characters in the texts of all rows: a dictionary repeats a long text at the cost of one byte."""
@@ -39,6 +52,9 @@ _TINY: Final = 1e-300
 
 _DIGITS: Final = 18
 """Digits of a decimal that fits 64 bits."""
+
+_MOST_SCALE: Final = 96
+"""Largest scale of a decimal, above or below 0: 78 digits of 256 bits, and those of a fraction."""
 
 _ERRORS: Final = (
     pa.ArrowException,
@@ -52,43 +68,43 @@ class MalformedColumns(Exception):
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
-    """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns."""
+    """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns.
+
+    The columns of the record's offset, time and dataset, and of the row numbers, are left to the caller.
+    """
     parts = _parts(message)
-    rows = sum(part.num_rows for part in parts)
-    closed = _gather(parts, "closed", Reason.BAD_SET, pa.types.is_boolean)
+    closed = _closed(parts)
     ids = _texts(parts, "id", Reason.BAD_ID)
-    if rows and True not in closed and ids.count(None) == rows:
-        raise MalformedColumns(Reason.MISSING_ID)  # before the loop: such rows cost the sender nothing
+    if len(closed) and ids.missing.all() and not closed.any():
+        raise MalformedColumns(Reason.MISSING_ID)  # at once: such rows cost the sender nothing
     series = _texts(parts, "series", Reason.BAD_SERIES)
     sets = _texts(parts, "set", Reason.BAD_SET)
     names = _texts(parts, "monitor", Reason.UNKNOWN_MONITOR)
-    if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
+    columns = ids, series, sets, names
+    if sum(column.most() for column in columns) > MAX_TEXT_IN_ALL < sum(map(_Texts.characters, columns)):
         raise MalformedColumns(Reason.TOO_LARGE)
-    for row in range(rows):
-        name = names[row]
-        if closed[row]:
-            if (set_id := sets[row]) is None:
-                raise MalformedColumns(Reason.BAD_SET)
-            batch.markers[row] = set_id
-            series[row] = None
-        elif ids[row] is None:
-            raise MalformedColumns(Reason.MISSING_ID)
-        elif name is not None:
-            if name not in monitors:
-                raise MalformedColumns(Reason.UNKNOWN_MONITOR)
-            batch.monitor[row] = name
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    limits = _gather(parts, "threshold", Reason.BAD_THRESHOLD, *kinds)
-    # Each limit is converted once: a dictionary can repeat it at the cost of one byte.
-    fractions = {limit: _limit(limit) for limit in set(limits) if limit is not None}
-    given = ((row, limit) for row, limit in enumerate(limits) if limit is not None and not closed[row])
-    batch.threshold = {row: fractions[limit] for row, limit in given}
+    batch.monitor = names.of(~(names.missing | ids.missing | closed))
+    unknown = (row for row, name in batch.monitor.items() if name not in monitors)
+    faults = [
+        *((row, Reason.MISSING_ID) for row in np.flatnonzero(ids.missing & ~closed)[:1]),
+        *((row, Reason.BAD_SET) for row in np.flatnonzero(sets.missing & closed)[:1]),
+        *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
+    ]
+    if faults:
+        raise MalformedColumns(min(faults)[1])
+    limits = _limits(parts)
+    batch.threshold = {row: limit for row, limit in limits.items() if not closed[row]}
     batch.whole, batch.fraction = _values(parts)
+    batch.markers = sets.of(closed)
     markers = list(batch.markers)
-    batch.whole[markers] = batch.fraction[markers] = 0
-    batch.series = TextList(series)
-    batch.set_id = sets if sets.count(None) != rows else None
-    batch.query_id = TextList(ids)
+    batch.whole[markers] = 0
+    if batch.fraction is not None:
+        batch.fraction[markers] = 0
+    series.remove(markers)
+    batch.series, batch.query_id = series.texts, ids.texts
+    if not sets.missing.all():
+        named = sets.of(~sets.missing)
+        batch.set_id = [named.get(row) for row in range(len(closed))]
 
 
 # The stream
@@ -106,7 +122,7 @@ def _parts(message: bytes) -> list[_Arrow]:
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
                 rows += part.num_rows
-                if rows > MAX_ROWS:
+                if rows > MAX_ROWS or len(parts) == MAX_PARTS:
                     raise MalformedColumns(Reason.TOO_LARGE)
                 parts.append(part)
     except (struct.error, *_ERRORS) as error:
@@ -153,40 +169,240 @@ def _column(part: _Arrow, name: str) -> _Arrow:
     return None if pa.types.is_null(column.type) else column
 
 
-def _gather(
-    parts: Sequence[_Arrow], name: str, reason: Reason, *kinds: Callable[[_Arrow], bool]
-) -> list[Any]:
-    """Return a column of all batches; one that is malformed or has none of these types rejects the record."""
-    gathered: list[Any] = []
+def _each(
+    parts: Sequence[_Arrow], name: str, convert: Callable[[_Arrow], _Entries]
+) -> Iterator[tuple[int, _Integers | None, _Entries | None]]:
+    """Yield of each batch its rows, and of its column the codes and the converted entries; None for no column.
+
+    Without a dictionary the codes are None, and each row has its entry. A dictionary is converted once.
+    """
+    known: dict[tuple[int, ...], _Entries] = {}
     for part in parts:
-        try:
-            column = _column(part, name)
-            if column is None:
-                gathered += [None] * part.num_rows
-                continue
-            column.validate(full=True)
-            gathered += _rows(column, reason, kinds)
-        except _ERRORS as error:
-            raise MalformedColumns(Reason.NOT_ARROW) from error
-    return gathered
+        with _readable():
+            if (column := _column(part, name)) is not None:
+                codes, entries = _split(column)
+                if (key := _place(entries)) not in known:
+                    entries.validate(full=True)
+                    known[key] = convert(entries)
+        yield (part.num_rows, None, None) if column is None else (part.num_rows, codes, known[key])
 
 
-def _rows(column: _Arrow, reason: Reason, kinds: Collection[Callable[[_Arrow], bool]]) -> Sequence[Any]:
-    """Return the value of each row; entries of a dictionary are converted once and shared."""
-    if pa.types.is_dictionary(column.type):
-        entries = _rows(column.dictionary, reason, kinds)
-        known = range(len(entries))
-        return [entries[index] if index in known else None for index in column.indices.to_pylist()]
-    if not any(is_kind(column.type) for is_kind in kinds):
-        raise MalformedColumns(reason)
-    return [*column.to_pylist()]
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise MalformedColumns(Reason.NOT_ARROW) from error
 
 
-def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> list[str | None]:
-    texts = _gather(parts, name, reason, pa.types.is_string, pa.types.is_large_string)
-    if any(text is not None and not 0 < len(text) <= MAX_TEXT for text in texts):
-        raise MalformedColumns(reason)
-    return texts
+def _place(column: _Arrow) -> tuple[int, ...]:
+    """Return where a column lies in memory: columns of one type at one place have the same content."""
+    addresses = (0 if buffer is None else buffer.address for buffer in column.buffers())
+    return column.offset, len(column), *addresses
+
+
+def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
+    """Return the codes of the rows, -1 for null, and the entries of the dictionary; None and the column without one."""
+    codes: _Integers | None = None
+    while pa.types.is_dictionary(column.type):
+        column.validate()
+        found, size = _fixed(column.indices).astype(np.int64), len(column.dictionary)
+        valid = _valid(column.indices)
+        if ((found < 0) | (found >= size))[valid].any():
+            raise pa.ArrowInvalid("an index beyond its dictionary")
+        found[~valid] = -1
+        codes = found if codes is None else np.append(found, -1)[codes]
+        column = column.dictionary
+    return codes, column
+
+
+def _fixed(column: _Arrow) -> NDArray[Any]:
+    """Return the buffer of a column of numbers as an array, with whatever is at nulls."""
+    kind = np.dtype(column.type.to_pandas_dtype())
+    size = column.offset + len(column)
+    return np.frombuffer(column.buffers()[1] or b"", kind, size or 0)[column.offset :]
+
+
+def _valid(column: _Arrow) -> _Mask:
+    """Return which rows are not null, in steps that do not depend on whether there is one."""
+    size = column.offset + len(column)
+    count = (size + 7) // 8
+    given = column.buffers()[0]
+    bits = np.full(count, 255, np.uint8) if given is None else np.frombuffer(given, np.uint8, count)
+    return np.unpackbits(bits, bitorder="little", count=size)[column.offset :].view(np.bool_)
+
+
+def _closed(parts: Sequence[_Arrow]) -> _Mask:
+    """Return which rows are markers."""
+
+    def flags(entries: _Arrow) -> _Mask:
+        if not pa.types.is_boolean(entries.type):
+            raise MalformedColumns(Reason.BAD_SET)
+        found: _Mask = entries.fill_null(False).to_numpy(zero_copy_only=False)
+        return found
+
+    closed = [np.zeros(0, np.bool_)]
+    for rows, codes, entries in _each(parts, "closed", flags):
+        if entries is None:
+            closed.append(np.zeros(rows, np.bool_))
+        else:
+            closed.append(entries if codes is None else np.append(entries, False)[codes])
+    return np.concatenate(closed)
+
+
+# Texts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slices:
+    """Texts as slices of a buffer of UTF-8; a length of -1 stands for null."""
+
+    buffer: bytes
+    start: _Integers
+    length: _Integers
+
+    @classmethod
+    def of(cls, column: _Arrow) -> _Slices:
+        """Return the texts of a valid column of strings."""
+        _, offsets, text = column.buffers()
+        kind = np.dtype("<i8" if pa.types.is_large_string(column.type) else "<i4")
+        ends = np.zeros(1, kind)
+        if len(column):
+            ends = np.frombuffer(offsets, kind, len(column) + 1, column.offset * kind.itemsize)
+        length = np.diff(ends).astype(np.int64)
+        if column.null_count:
+            length[~_valid(column)] = -1
+        return cls(text.to_pybytes() if text else b"", ends[:-1].astype(np.int64), length)
+
+    def characters(self) -> _Integers:
+        """Return the number of characters of each text, 0 for null."""
+        begins = np.frombuffer(self.buffer, np.uint8) & 0xC0 != 0x80
+        before, length = np.append(0, np.cumsum(begins)), np.maximum(self.length, 0)
+        found: _Integers = before[self.start + length] - before[self.start]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Texts:
+    """Texts by row: entries by code, -1 for none; without codes, the entries themselves."""
+
+    entries: _Slices
+    codes: _Integers | None
+
+    def _by_row(self, column: NDArray[_Item], none: _Item) -> NDArray[_Item]:
+        return column if self.codes is None else np.append(column, none)[self.codes]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.entries.length if self.codes is None else self.codes)
+
+    @property
+    def missing(self) -> _Mask:
+        """Rows without a text."""
+        return self._by_row(self.entries.length < 0, np.True_)
+
+    @property
+    def texts(self) -> Texts:
+        """The texts, made on access."""
+        entries = TextSlices(self.entries.buffer, self.entries.start, self.entries.length)
+        return entries if self.codes is None else TextCodes(entries, self.codes)
+
+    def check(self, reason: Reason) -> None:
+        """Reject the record if a row has an empty text or one that is too long."""
+        length = self.entries.length
+        if (odd := (length == 0) | (length > MAX_TEXT)).any():  # few texts are longer in bytes
+            odd &= (length == 0) | (self.entries.characters() > MAX_TEXT)
+            if self._by_row(odd, np.False_).any():
+                raise MalformedColumns(reason)
+
+    def most(self) -> int:
+        """Return an upper bound of the number of characters in all rows."""
+        return self.rows * int(self.entries.length.max(initial=0))
+
+    def characters(self) -> int:
+        """Return the number of characters in all rows."""
+        return int(self._by_row(self.entries.characters(), np.int64(0)).sum())
+
+    def remove(self, rows: Sequence[int]) -> None:
+        """Remove the texts of some rows."""
+        (self.entries.length if self.codes is None else self.codes)[rows] = -1
+
+    def of(self, mask: _Mask) -> dict[int, str]:
+        """Return the texts of the rows of a mask, none of them missing, by row; an entry is decoded once."""
+        rows = np.flatnonzero(mask)
+        codes, which = np.unique(rows if self.codes is None else self.codes[rows], return_inverse=True)
+        start = self.entries.start[codes]
+        ends = zip(start.tolist(), (start + self.entries.length[codes]).tolist(), strict=True)
+        names = [self.entries.buffer[begin:end].decode() for begin, end in ends]
+        return dict(zip(rows.tolist(), map(names.__getitem__, which.tolist()), strict=True))
+
+
+def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
+    """Return a column of texts; one of another type, or with a text of a wrong length, rejects the record."""
+
+    def slices(entries: _Arrow) -> _Slices:
+        if not (pa.types.is_string(entries.type) or pa.types.is_large_string(entries.type)):
+            raise MalformedColumns(reason)
+        return _Slices.of(entries)
+
+    found = _joined([*_each(parts, name, slices)])
+    found.check(reason)
+    return found
+
+
+def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _Texts:
+    """Return the texts of consecutive rows as one column; a dictionary that they share is kept once."""
+    if len(pieces) == 1 and (entries := pieces[0][2]) is not None:
+        return _Texts(entries, pieces[0][1])
+    places: dict[int, int] = {}
+    kept: list[_Slices] = []
+    joined = [np.zeros(0, np.int64)]
+    size = bytes_before = 0
+    for rows, codes, entries in pieces:
+        if entries is None:
+            joined.append(np.full(rows, -1))
+            continue
+        if id(entries) not in places:
+            places[id(entries)] = size
+            kept.append(_Slices(entries.buffer, entries.start + bytes_before, entries.length))
+            size, bytes_before = size + len(entries.length), bytes_before + len(entries.buffer)
+        found = np.arange(rows) if codes is None else codes
+        joined.append(np.where(found < 0, -1, found + places[id(entries)]))
+    nothing = np.zeros(0, np.int64)
+    start, length = (
+        np.concatenate([nothing, *(getattr(one, name) for one in kept)]) for name in ("start", "length")
+    )
+    return _Texts(_Slices(b"".join([one.buffer for one in kept]), start, length), np.concatenate(joined))
+
+
+# Numbers
+
+
+def _limits(parts: Sequence[_Arrow]) -> dict[int, Fraction]:
+    """Return the thresholds by row."""
+
+    def checked(entries: _Arrow) -> _Arrow:
+        kind = entries.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            raise MalformedColumns(Reason.BAD_THRESHOLD)
+        return entries
+
+    limits: dict[int, Fraction] = {}
+    first = 0
+    for rows, codes, entries in _each(parts, "threshold", checked):
+        if entries is not None:
+            valid = _valid(entries)
+            given = np.flatnonzero(valid if codes is None else np.append(valid, False)[codes])
+            # Each is converted once: a dictionary can repeat it at the cost of one byte.
+            used, which = np.unique(given if codes is None else codes[given], return_inverse=True)
+            with _readable():
+                numbers = entries.take(pa.array(used)).to_pylist()
+            fractions = {number: _limit(number) for number in set(numbers)}
+            named = (fractions[numbers[index]] for index in which.tolist())
+            limits.update(zip((given + first).tolist(), named, strict=True))
+        first += rows
+    return limits
 
 
 def _limit(value: float | Decimal) -> Fraction:
@@ -200,70 +416,76 @@ def _limit(value: float | Decimal) -> Fraction:
     return found
 
 
-def _values(parts: Sequence[_Arrow]) -> exact.Columns:
-    columns = [_no_numbers(0)]
+def _values(parts: Sequence[_Arrow]) -> _Numbers:
+    columns = []
+    known: dict[tuple[int, ...], _Numbers] = {}
     for part in parts:
         found = _no_numbers(part.num_rows)
         with suppress(*_ERRORS):
             if (column := _column(part, "value")) is not None:
                 # Checks the lengths of the buffers only: a rejection must not depend on values.
                 column.validate()
-                found = _value(column)
+                found = _value(column, known)
         columns.append(found)
-    whole, fraction = zip(*columns, strict=True)
-    return np.concatenate(whole), np.concatenate(fraction)
+    if len(columns) == 1:
+        return columns[0]
+    nothing = np.zeros(0, np.int64)
+    whole = np.concatenate([nothing, *(whole for whole, _ in columns)])
+    if all(fraction is None for _, fraction in columns):
+        return whole, None
+    each = (np.zeros(len(whole), np.int64) if fraction is None else fraction for whole, fraction in columns)
+    return whole, np.concatenate([*each])
 
 
-def _value(column: _Arrow) -> exact.Columns:
+def _value(column: _Arrow, known: dict[tuple[int, ...], _Numbers]) -> _Numbers:
+    """Return a column of numbers, which a dictionary of ``known`` ones need not be converted for again."""
     if not pa.types.is_dictionary(column.type):
         return _numbers(column)
-    entries = _numbers(column.dictionary)
-    size = len(column.dictionary)
-    index = _filled(column.indices)
-    known = _valid(column.indices) & (index >= 0) & (index < size)
+    entries = column.dictionary
+    if (key := _place(entries)) not in known:
+        known[key] = _numbers(entries)
+    size = len(entries)
+    codes = _fixed(column.indices).astype(np.int64)
     # `NO_NUMBER` is appended to the entries.
-    index = np.where(known, index, size)
-    whole, fraction = (np.append(*pair)[index] for pair in zip(entries, exact.NO_NUMBER, strict=True))
-    return whole, fraction
+    codes = _chosen(_valid(column.indices) & (codes >= 0) & (codes < size), codes, size)
+    whole, fraction = (
+        None if numbers is None else np.append(numbers, nothing)[codes]
+        for numbers, nothing in zip(known[key], exact.NO_NUMBER, strict=True)
+    )
+    return whole, fraction  # type: ignore[return-value]  # only the fraction can be None
 
 
-def _no_numbers(rows: int) -> exact.Columns:
-    whole, fraction = exact.NO_NUMBER
-    return np.full(rows, whole, np.int64), np.full(rows, fraction, np.int64)
+def _no_numbers(rows: int) -> _Numbers:
+    return np.full(rows, exact.NO_NUMBER[0], np.int64), None
 
 
-def _valid(column: _Arrow) -> NDArray[np.bool_]:
-    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
-def _numbers(column: _Arrow) -> exact.Columns:
+def _numbers(column: _Arrow) -> _Numbers:
     """Return whole parts and fractions of a column of numbers, converted by its type."""
     kind = column.type
+    fraction: _Integers | None = None
     if pa.types.is_integer(kind):
-        found = exact.integers(_filled(column))
+        whole = exact.integers(_fixed(column))
     elif pa.types.is_floating(kind):
-        found = exact.doubles(_filled(column).astype(np.float64))
-    elif pa.types.is_decimal128(kind) and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
-        found = exact.scaled(_low_words(column), kind.scale)
-    elif pa.types.is_decimal(kind):
-        # The text of None is not a number.
-        numbers = [exact.number(str(value).encode()) for value in column.to_pylist()]
-        whole, fraction = np.array(list(map(exact.split, numbers)), np.int64).reshape(-1, 2).T
-        return whole, fraction
+        whole, fraction = exact.doubles(_fixed(column).astype(np.float64, copy=False))
+    elif pa.types.is_decimal(kind) and abs(kind.scale) <= _MOST_SCALE:
+        whole, fraction = _decimals(column)
     else:
         return _no_numbers(len(column))
-    valid, nothing = _valid(column), exact.NO_NUMBER
-    return np.where(valid, found[0], nothing[0]), np.where(valid, found[1], nothing[1])
+    valid, (nothing, no_fraction) = _valid(column), exact.NO_NUMBER
+    return _chosen(valid, whole, nothing), None if fraction is None else _chosen(valid, fraction, no_fraction)
 
 
-def _filled(column: _Arrow) -> NDArray[Any]:
-    """Return a column of numbers as an array, 0 for null."""
-    array: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
-    return array
+def _decimals(column: _Arrow) -> exact.Columns:
+    kind = column.type
+    words = np.frombuffer(column.buffers()[1] or b"", "<u4").reshape(-1, kind.bit_width // 32)
+    words = words[column.offset : column.offset + len(column)]
+    if kind.bit_width > 32 and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
+        return exact.scaled(words.view("<i8")[:, 0], kind.scale)
+    return exact.decimals(words, kind.scale)
 
 
-def _low_words(column: _Arrow) -> NDArray[np.int64]:
-    """Return decimals of at most 18 digits as integers without the point: the lower of their two words."""
-    words = np.frombuffer(column.buffers()[1], "<i8")
-    return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]
+def _chosen(mask: _Mask, numbers: _Integers, other: int) -> _Integers:
+    """Return the numbers of a mask, and another one elsewhere, in time that does not depend on the mask."""
+    kept = -mask.astype(np.int64)
+    chosen: _Integers = (numbers ^ other) & kept ^ other
+    return chosen

@@ -93,6 +93,7 @@ _PAIRS = (
 )
 """Factor, shift and mask that join neighbouring digits, pairs and fours of a word."""
 
+_WORD = (1 << 32) - 1
 _LAST = [(1 << 64) - (1 << 8 * (8 - digits)) for digits in range(9)]
 _FIRST = [(1 << 8 * digits) - 1 for digits in range(9)]
 _KEEP_BEFORE: Words = np.array(
@@ -147,14 +148,15 @@ def _signed(
     return sign * whole - below, sign * fraction + below * PARTS
 
 
-# Arrays of other programs
+# Arrays of other programs. A column is converted in pieces that fit in a processor's cache, in steps that depend on
+# its type alone.
 
 
-def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) -> Columns:
-    """Return whole parts and fractions of integers of any width."""
+def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) -> Integers:
+    """Return the whole parts of integers of any width, which have no fractions."""
     if values.dtype.kind == "u":
-        values = np.minimum(values, LIMIT)
-    return np.clip(values.astype(np.int64), -LIMIT, LIMIT), np.zeros(len(values), np.int64)
+        values = np.minimum(values.astype(np.uint64), LIMIT)
+    return np.clip(values.astype(np.int64), -LIMIT, LIMIT)
 
 
 def scaled(values: Integers, scale: int) -> Columns:
@@ -163,32 +165,96 @@ def scaled(values: Integers, scale: int) -> Columns:
     return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**scale) * 10 ** (18 - scale)
 
 
-_FIVES = np.uint64(5**18)
-_BITS = np.uint64(20)
-_DIGITS = 6
-"""Digits of 20 bits: exact for every double from 2^-67 on; smaller parts are less than 10^-18."""
-
-
 def doubles(values: NDArray[np.float64]) -> Columns:
-    """Return whole parts and fractions of doubles, which are binary fractions."""
-    is_moderate = np.abs(values) < LIMIT
-    size = np.abs(np.where(is_moderate, values, 0.0))
-    whole = np.floor(size)
-    rest = size - whole
-    digits: list[Words] = []
-    for _ in range(_DIGITS):
-        rest = rest * 2.0**20
-        digits.append(np.floor(rest).astype(np.uint64))
-        rest -= digits[-1]
-    # Long multiplication of the digits by 5^18, lowest digit first; 10^18 is 5^18 shifted by 18 bits.
-    product, lost = np.zeros(len(values), np.uint64), rest != 0
-    for digit in reversed(digits):
-        lost |= product & ((1 << 20) - 1) != 0
-        product = digit * _FIVES + (product >> _BITS)
-    lost |= product & 3 != 0
-    found, fraction = _signed(values < 0, whole.astype(np.int64), (product >> 2).astype(np.int64), lost)
-    side = np.where(values > 0, LIMIT, -LIMIT)
-    return np.where(is_moderate, found, side), np.where(is_moderate, fraction, 0)
+    """Return whole parts and fractions of doubles, which are binary fractions; NaN is not a number."""
+    whole, fraction = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    for first in range(0, len(values), CHUNK):
+        here = slice(first, first + CHUNK)
+        _doubles(values[here], whole[here], fraction[here])
+    return whole, fraction
+
+
+_SPLIT = 2.0**27 + 1
+_HIGH, _LOW = float(PARTS >> 39 << 39), float(PARTS % (1 << 39))
+"""The two halves of 10^18, of 21 bits each."""
+_LEAST = 2.0**-600
+"""Stands for smaller parts, which a processor multiplies more slowly; 10^18 times it is less than 1, too."""
+
+
+def _doubles(values: NDArray[np.float64], whole: Integers, fraction: Integers) -> None:
+    inside = np.fmin(np.fmax(values, -LIMIT), LIMIT)
+    found = np.trunc(inside)
+    np.copyto(whole, found, casting="unsafe")
+    rest = inside - found
+    rest = np.copysign(np.maximum(np.abs(rest), _LEAST), rest)  # the sign of 0 is +
+    # Dekker's product of halves: ``product`` + ``error`` is ``rest`` * 10^18 exactly.
+    product, high = rest * float(PARTS), rest * _SPLIT
+    high -= high - rest
+    low = rest - high
+    error = high * _HIGH - product
+    error += high * _LOW
+    error += low * _HIGH
+    error += low * _LOW
+    # The sum of an integer, a part of it that is exact, and an error smaller than the last digit of that part.
+    found = np.trunc(product)
+    np.copyto(fraction, found, casting="unsafe")
+    fraction += np.floor(product - found + error).astype(np.int64)
+    below = fraction >> 63  # -1 below 0
+    whole += below
+    fraction += below & PARTS
+
+
+def decimals(words: NDArray[np.uint32], scale: int) -> Columns:
+    """Return whole parts and fractions of integers / 10^``scale``, each in words of 32 bits, shape (rows, words)."""
+    whole, fraction = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
+    for first in range(0, len(words), CHUNK):
+        here = slice(first, first + CHUNK)
+        whole[here], fraction[here] = _decimals(words[here], scale)
+    return whole, fraction
+
+
+def _decimals(words: NDArray[np.uint32], scale: int) -> Columns:
+    rows, count = words.shape
+    size = np.zeros((max(count, 2), rows), np.uint64)
+    minus = words[:, -1] >> 31 != 0
+    # The size of a negative number is its complement plus 1.
+    np.bitwise_xor(words.T, minus * np.uint64(_WORD), out=size[:count])
+    carry: Words = minus.astype(np.uint64)
+    for word in size[:count]:
+        np.add(word, carry, out=word)
+        np.right_shift(word, 32, out=carry)
+        np.bitwise_and(word, _WORD, out=word)
+    fraction, lost = _fraction(size, max(scale, 0))
+    factor = min(10 ** max(-scale, 0), LIMIT)
+    most = LIMIT // factor + 1
+    over = np.bitwise_or.reduce(size[2:], axis=0) | size[1] >> 31
+    found: Words = size[0] | size[1] << 32 | (over != 0) * np.uint64(1 << 63)
+    whole: Integers = np.minimum(np.minimum(found, most) * factor, LIMIT).view(np.int64)
+    inside = whole < LIMIT
+    return _signed(minus, whole, fraction * inside, lost & inside)
+
+
+def _fraction(size: Words, scale: int) -> tuple[Integers, NDArray[np.bool_]]:
+    """Divide ``size`` by 10^``scale``; return the rest in units of 10^-18, and whether it has a smaller part."""
+    rows = size.shape[1]
+    rests = []
+    for digits in [9] * (scale // 9) + [scale % 9]:
+        divisor, rest = np.uint64(10**digits), np.zeros(rows, np.uint64)
+        for word in size[::-1]:
+            rest <<= 32
+            rest |= word
+            np.floor_divide(rest, divisor, out=word)
+            rest -= word * divisor
+        rests.append((digits, rest.view(np.int64)))
+    fraction, lost, left = np.zeros(rows, np.int64), np.zeros(rows, np.bool_), 18
+    for digits, behind in reversed(rests):
+        taken = min(digits, left)
+        part = behind // 10 ** (digits - taken)
+        lost |= behind != part * 10 ** (digits - taken)
+        fraction *= 10**taken
+        fraction += part
+        left -= taken
+    return fraction * 10**left, lost
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
+from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.records import Record
 from stream_svt.service import exact
 from stream_svt.service.avro import Schemas, schema_number
@@ -65,14 +66,21 @@ class Examiner:
         A record may have several. ``advice`` says in words what a kind means.
         """
         datasets = list(self._datasets(partition, records))
-        covering = [[one for one in self._monitors if one.covers(each.name)] for each in datasets]
         index = DatasetIndex([one.name for one in datasets], partition=partition, homes=self._homes)
         names = [one.name for one in self._monitors]
         decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas)
         if why := decoder.lack(records)[1]:
             raise ConfigError([Problem(0, "schema_registry", f"topic {self._topic!r}: {why}")])
-        batch = decoder.decode(records)
         by_offset = {record.offset: record for record in records}
+        while records:
+            batch = decoder.decode(records)
+            yield from self._in_batch(partition, batch, datasets, by_offset)
+            records = [record for record in records if record.offset >= batch.end]
+
+    def _in_batch(
+        self, partition: int, batch: QueryBatch, datasets: list[DatasetSpec], by_offset: Mapping[int, Record]
+    ) -> Iterator[tuple[int, str]]:
+        covering = [[one for one in self._monitors if one.covers(each.name)] for each in datasets]
         for offset, reason in batch.rejects:
             yield offset, self._why(reason, by_offset[offset].key, partition)
         for row in (row for row in range(len(batch)) if row not in batch.markers):

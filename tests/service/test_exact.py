@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -111,6 +112,7 @@ def test_doubles_are_converted_to_their_exact_binary_fractions(given):
 
 COLUMNS = {
     "int8": (pa.int8(), [-128, 127, None, 0]),
+    "uint32": (pa.uint32(), [2**32 - 1, None, 0]),
     "uint64": (pa.uint64(), [2**64 - 1, 2**62, None, 3]),
     "int64": (pa.int64(), [-(2**63), 2**63 - 1, None, 5]),
     "half": (pa.float16(), [np.float16(1.5), np.float16(-0.25), None]),
@@ -120,7 +122,33 @@ COLUMNS = {
     "whole decimal": (pa.decimal128(18, 0), [Decimal(10**18 - 1), None, Decimal(-5)]),
     "wide decimal": (pa.decimal128(38, 20), [Decimal("1.125"), Decimal("-1e-20"), None]),
     "widest decimal": (pa.decimal256(70, 3), [Decimal("1.125"), Decimal(-(10**60)), None]),
+    "thousands": (pa.decimal128(9, -3), [Decimal("5e3"), Decimal("-7e3"), None]),
 }
+
+
+@pytest.mark.parametrize("scale", [-96, -25, -19, -3, 0, 1, 9, 17, 18, 19, 20, 27, 38, 60, 96])
+@pytest.mark.parametrize("bits", [32, 64, 128, 256])
+def test_long_integers_are_divided_exactly_and_rounded_down(bits, scale):
+    chance, power = random.Random(bits + scale), 10 ** abs(scale)
+    given = [chance.choice((1, -1)) * chance.getrandbits(chance.randrange(bits)) for _ in range(50)]
+    given += [0, -(2 ** (bits - 1))]
+    if scale > 0:
+        given += [
+            sign * (edge * power + step)
+            for sign in (1, -1)
+            for edge in (1, WHOLE_LIMIT)
+            for step in (-1, 0, 1)
+        ]
+    given = [number for number in given if -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)]
+    words = np.array([[*(number % 2**bits).to_bytes(bits // 8, "little")] for number in given], np.uint8)
+    found = exact.decimals(words.view("<u4"), scale)
+    exactly = [Fraction(number) / power if scale > 0 else Fraction(number * power) for number in given]
+    assert [*zip(*map(np.ndarray.tolist, found), strict=True)] == [
+        divmod(math.floor(number * PARTS), PARTS)
+        if abs(number) < WHOLE_LIMIT
+        else (WHOLE_LIMIT if number > 0 else -WHOLE_LIMIT, 0)
+        for number in exactly
+    ]
 
 
 @pytest.mark.parametrize("sliced", [False, True])
@@ -135,8 +163,10 @@ def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
         column = column.dictionary_encode()
     if sliced:
         column, values = column[1:], values[1:]
-    whole, fraction = columnar._value(column)
-    found = list(zip(whole.tolist(), fraction.tolist(), strict=True))
+    whole, fraction = columnar._value(column, {})
+    assert (fraction is None) == pa.types.is_integer(kind)
+    fractions = [0] * len(values) if fraction is None else fraction.tolist()
+    found = list(zip(whole.tolist(), fractions, strict=True))
     held = pa.array(values, pa.float64() if pa.types.is_floating(kind) else kind).to_pylist()
     as_held = kind.to_pandas_dtype() if pa.types.is_floating(kind) else int
     numbers = [Decimal(float(as_held(v))) if isinstance(v, float) else v for v in held]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
@@ -179,7 +180,7 @@ class Play:
 
 def numbers(batch: QueryBatch) -> list[Fraction | None]:
     """Return the value of each row as far as a batch holds it; None for what is no number, or below all grids."""
-    assert batch.fraction is not None
-    assert ((batch.fraction >= 0) & (batch.fraction < PARTS)).all()
-    pairs = zip(batch.whole.tolist(), batch.fraction.tolist(), strict=True)
+    fraction = np.zeros_like(batch.whole) if batch.fraction is None else batch.fraction
+    assert ((fraction >= 0) & (fraction < PARTS)).all()
+    pairs = zip(batch.whole.tolist(), fraction.tolist(), strict=True)
     return [None if whole == -WHOLE_LIMIT else whole + Fraction(part, PARTS) for whole, part in pairs]
