@@ -20,7 +20,8 @@ def show(
 ) -> None:
     """Measure and print; the arguments of ``figures`` are options, each with its default, but for the seed.
 
-    ``name`` is that of the benchmark, by default its module's, of which it may be but one part.
+    A default of False makes a flag. ``name`` is that of the benchmark, by default its module's, of which it may be but
+    one part.
     """
     part = Path(inspect.getfile(figures)).stem
     name = name or part
@@ -32,7 +33,10 @@ def show(
     for size in inspect.signature(figures).parameters.values():
         if size.name != "seed":
             option, usual = f"--{size.name.replace('_', '-')}", size.default
-            parser.add_argument(option, type=type(usual), default=usual, help=f"by default {usual:,}")
+            if usual is False:
+                parser.add_argument(option, action="store_true")
+            else:
+                parser.add_argument(option, type=type(usual), default=usual, help=f"by default {usual:,}")
     for figure, value in figures(**vars(parser.parse_args(arguments))).items():
         print(f"{name}.{figure} {value:.{digits}f}")
 

@@ -38,6 +38,7 @@ from stream_svt.monitor.takeover import (
     retire,
     retired_datasets,
 )
+from stream_svt.monitor.texts import TextList
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.homes import Homes
@@ -153,12 +154,12 @@ class Shard:
             dataset=np.array([number[name] for _, name, *_ in known], dtype=np.int64),
             whole=np.array([value for _, _, value, _ in known], dtype=np.int64),
             fraction=np.zeros(len(known), dtype=np.int64),
-            series=[f"s{place}" for place, *_ in known],
+            series=TextList([f"s{place}" for place, *_ in known]),
             set_id=[None] * len(known),
             threshold={},
             monitor={},
             markers={},
-            query_id=[f"q{place}" for place, *_ in known],
+            query_id=TextList([f"q{place}" for place, *_ in known]),
         )
         events: list[ReleasedEvent] = []
         while not self.engine.step(batch).done:

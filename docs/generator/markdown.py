@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -37,6 +38,17 @@ def either(words: Sequence[str]) -> str:
     """Return "a", "a or b", "a, b or c"."""
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def number(value: float) -> str:
+    """Return a number with three digits that count, and all digits before the point."""
+    return f"{round(value):,}" if abs(value) >= 1000 else f"{float(f'{value:.3g}'):.10g}"
+
+
+def day_of(day: date | str) -> str:
+    """Return a day, or its ISO form, as the pages write it."""
+    found = date.fromisoformat(day) if isinstance(day, str) else day
+    return f"{found.day} {found:%B %Y}"
 
 
 def _cell(text: str) -> str:

@@ -10,11 +10,14 @@ from typing import Final
 
 from docs.generator import (
     asyncapi,
+    capacity,
     command_line,
     configuration,
+    costs,
     epsilon_figures,
     messages,
     metrics,
+    performance,
     status_page,
 )
 from docs.generator.markdown import fence
@@ -36,11 +39,13 @@ def _tutorial_words() -> str:
 
 
 BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
+    "capacity.md": capacity.BLOCKS,
     "command-line.md": command_line.BLOCKS,
     "configuration.md": configuration.BLOCKS,
     "forwarding.md": {**configuration.FORWARD_BLOCKS, **metrics.FORWARD_BLOCKS},
     "messages.md": messages.BLOCKS,
     "metrics.md": metrics.METRICS_BLOCKS,
+    "performance.md": {**performance.BLOCKS, **costs.BLOCKS},
     "runbook.md": metrics.RUNBOOK_BLOCKS,
     "status-page.md": status_page.BLOCKS,
     "tutorial.md": {"words": _tutorial_words},

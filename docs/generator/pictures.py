@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
+from docs.generator import costs
 from stream_svt.mechanisms import (
     Annealed,
     Exposure,
@@ -208,6 +209,7 @@ def _say(axes: Axes, at: tuple[float, float], words: str, colour: str) -> None:
 
 PICTURES: Final[Mapping[str, Callable[[Path], None]]] = {
     "branches": _branches,
+    "costs": costs.draw,
     "falling-bar": _falling_bar,
     "gap": _gap,
     "neighbours": _neighbours,

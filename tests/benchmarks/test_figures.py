@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import re
 import subprocess
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import latency, peers, planner, takeover, year
+from benchmarks import costs, latency, peers, planner, takeover, year
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
@@ -166,10 +167,28 @@ def test_a_hold_of_the_loop_belongs_to_the_phase_in_which_it_began_and_a_rebalan
     assert lag.losses() == 1
 
 
+def test_the_costs_benchmark_measures_every_axis_and_what_is_held_and_written(measured, monkeypatch):
+    axes = {
+        "datasets": (1, 10),
+        "monitors": (1, 2),
+        "waiting": (8, 16),
+        "batch": (1, 30),
+        "message": (60, 300),
+    }
+    monkeypatch.setattr(costs, "AXES", axes | {"tops": (1e-5, 0.5)})
+    monkeypatch.setattr(costs, "BASE", costs.Point(datasets=10, batch=30))
+    monkeypatch.setattr(costs, "ROWS", 15)
+    monkeypatch.setattr(costs, "process_mib", lambda: 1.0)
+    printed = measured(costs, "--datasets 30 --queries 120 --turns 1")
+    known = json.loads(costs.DATA.read_text())["figures"]
+    assert list(printed) == [f"costs.{name}" for name in known]
+    assert all(printed[f"costs.{name}"] > 0 for name in known if name.endswith(("_bytes", "_us")))
+
+
 def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    files = "accuracy engine ladder latency mechanisms planner reproduction sampler selective stream takeover"
+    files = "accuracy costs engine ladder latency mechanisms planner reproduction sampler selective stream takeover"
     names = f"{files} timing year scale service".split()
     assert [line.split()[0] for line in listed.splitlines()[1:]] == names
