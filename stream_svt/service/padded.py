@@ -51,6 +51,15 @@ class Padded:
         return found
 
     @cached_property
+    def unicode_ends(self) -> Mask:
+        """Mask of the bytes that a JSON text in UTF-8 has not inside: what is no UTF-8 is among them."""
+        found = _no_utf8(self.characters)
+        found |= self.characters < 0x20
+        found |= self.characters == ord('"')
+        found |= self.characters == ord("\\")
+        return found
+
+    @cached_property
     def no_digits(self) -> Mask:
         """Mask of the bytes that are no digits."""
         found: Mask = self.characters - np.uint8(ord("0")) > 9
@@ -84,6 +93,24 @@ class Padded:
         is_open &= second == 0
         found += is_open * _EIGHT
         return found.view(np.int64), is_open
+
+
+def _no_utf8(text: NDArray[np.uint8]) -> Mask:
+    """Return a mask of the bytes that are part of no character (RFC 3629, section 4); the last three must be ASCII."""
+    size = len(text) - 3
+    first, second = text[:size], text[1 : size + 1]
+    is_rest = (text & 0xC0) == 0x80
+    of_four = (first - np.uint8(0xF0) < 5) & is_rest[1 : size + 1] & is_rest[2 : size + 2] & is_rest[3:]
+    of_four &= ((first != 0xF0) | (second >= 0x90)) & ((first != 0xF4) | (second < 0x90))
+    of_three = ((first & 0xF0) == 0xE0) & is_rest[1 : size + 1] & is_rest[2 : size + 2]
+    of_three &= ((first != 0xE0) | (second >= 0xA0)) & ((first != 0xED) | (second < 0xA0))
+    of_two = (first - np.uint8(0xC2) < 0x1E) & is_rest[1 : size + 1]
+    found = text >= 0x80
+    for behind, begins in enumerate(
+        (of_two | of_three | of_four, of_two | of_three | of_four, of_three | of_four, of_four)
+    ):
+        found[behind : size + behind] &= ~begins
+    return found
 
 
 def words_at(text: bytes | Mask, at: Integers, count: int = 1) -> Words:

@@ -68,6 +68,7 @@ class Shape:
             for name in one.names
         }
         """Its texts by name, without those that are part of the shape."""
+        self._is_ascii = all(message[one.start : one.stop].isascii() for one in fields)
         left = [field for field in fields if field.stop <= start]
         right = [field for field in fields if field.start >= stop]
         self._left = [*zip(_literals(message, 0, left, start), [*left, None], strict=True)]
@@ -81,7 +82,7 @@ class Shape:
             differs |= literal.difference(text, start)
             start = start + literal.size
             if field is not None:
-                length = text.distance(_marks(text, field), start)
+                length = text.distance(self._marks(text, field), start)
                 fits &= _is_valid(text, field, start, length)
                 texts |= dict.fromkeys(field.names, (start, length))
                 start = start + length
@@ -89,22 +90,23 @@ class Shape:
             stop = stop - literal.size
             differs |= literal.difference(text, stop)
             if field is not None:
-                length = text.distance(_marks(text, field), stop, backwards=True)
+                length = text.distance(self._marks(text, field), stop, backwards=True)
                 stop = stop - length
                 fits &= _is_valid(text, field, stop, length)
                 texts |= dict.fromkeys(field.names, (stop, length))
         fits &= (differs == 0) & (start <= stop)
         return Fit(fits, start, stop, texts)
 
+    def _marks(self, text: Padded, field: Field) -> Mask:
+        if not field.is_text:
+            return text.no_digits
+        return text.text_ends if self._is_ascii else text.unicode_ends
+
 
 def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) -> list[Literal]:
     """Return what is between fields."""
     starts, stops = [start, *(field.stop for field in fields)], [*(field.start for field in fields), stop]
     return [Literal(message[first:last]) for first, last in zip(starts, stops, strict=True)]
-
-
-def _marks(text: Padded, field: Field) -> Mask:
-    return text.text_ends if field.is_text else text.no_digits
 
 
 def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> Mask:

@@ -15,7 +15,7 @@ from stream_svt.protocol.records import Records
 from stream_svt.service import exact, json_columns
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.json_columns import JsonReader
-from stream_svt.service.padded import Padded
+from stream_svt.service.padded import MARGIN, Padded
 from stream_svt.settings.records import RecordLayout
 from tests.service.test_codec import AT_HOME, ELSEWHERE, HERE, NO_NUMBER, Record, contents
 
@@ -112,12 +112,13 @@ NUMBERS = st.sampled_from(
 def batches(draw: Any) -> list[Record]:
     """Draw records of a few shapes, hostile fields among plain ones, and some bytes changed."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    letter = draw(st.sampled_from(["", "", "é", "日"])).encode()
     records = []
     for row in range(draw(st.integers(2, 20))):
         plain = {
             "id": b"q%d" % row,
             "value": b"%d" % (row * 1000),
-            "series": b"s%d" % (row % 3),
+            "series": letter + b"s%d" % (row % 3),
             "number": b"17",
         }
         hostile = {"id": TEXTS, "value": VALUES, "series": TEXTS, "number": NUMBERS}
@@ -254,3 +255,48 @@ def test_what_stands_beside_a_token_does_not_change_it(tokens):
         assert odd[row] or is_number
         if not odd[row]:
             assert (whole[row], fraction[row]) == exact.split(exact.number(token))
+
+
+CHARACTERS = [
+    b"a",
+    b"\x7f",
+    b"\x80",
+    b"\xbf",
+    b"\xc1",
+    b"\xc2",
+    b"\xdf",
+    b"\xe0",
+    b"\xe1",
+    b"\xed",
+    b"\xef",
+    b"\xf0",
+    b"\xf4",
+]
+CHARACTERS += [
+    b"\xf5",
+    b"\xff",
+    b"\x8f",
+    b"\x90",
+    b"\x9f",
+    b"\xa0",
+    "é".encode(),
+    "日".encode(),
+    "😀".encode(),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(CHARACTERS), max_size=8).map(b"".join))
+def test_a_text_ends_before_what_is_no_utf8(text):
+    padded = Padded(text + b'"')
+    length = int(padded.distance(padded.unicode_ends, np.array([MARGIN]))[0])
+    assert text[:length].decode() is not None
+    assert (length == len(text)) == (text.decode(errors="replace").encode() == text)
+
+
+def test_texts_of_any_language_have_shapes():
+    messages = [SHAPES[1] % row(n) for n in range(28)]
+    messages += [SHAPES[1] % (row(n) | {b"series": "日本-é".encode()}) for n in range(28)]
+    batch, given = left_over(messages)
+    assert given == []
+    assert (batch.series[0], batch.series[55]) == ("s0", "日本-é")
