@@ -58,7 +58,7 @@ def estimate(bar: int, gap: int, *, query: Law, threshold: Law) -> float:
     It is unbiased before selection only. Averaging tops of one run does not remove the threshold noise they share.
     """
     _check_gap(bar, gap, query, threshold)
-    return bar + gap - (mean(query.noise, query.rate) - mean(threshold.noise, threshold.rate))
+    return bar + gap - _bias(query, threshold)
 
 
 def standard_deviation(*, query: Law, threshold: Law) -> float:
@@ -85,11 +85,30 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number)
     bound. If most reports are false, most bounds given may be wrong: compare with the precision that the plan predicts.
     """
     _check_gap(bar, gap, query, threshold)
-    _refuse_gumbel(query.noise)
-    if not threshold.noise.is_one_sided:
-        return None
-    least = certain_gap(query.rate, beta)
-    return bar + gap - least + 1 if gap >= least else None
+    return GapBounds.of(query, threshold, beta).lower_bound(bar, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class GapBounds:
+    """`estimate` and `lower_bound` of many gaps under the same laws; ``least`` is the least gap that has a bound."""
+
+    bias: float
+    least: int | None
+
+    @classmethod
+    def of(cls, query: Law, threshold: Law, beta: Number) -> GapBounds:
+        """Return what the laws and the level determine."""
+        _refuse_gumbel(query.noise)
+        certain = certain_gap(query.rate, beta) if threshold.noise.is_one_sided else None
+        return cls(_bias(query, threshold), certain)
+
+    def estimate(self, bar: int, gap: int) -> float:
+        """Return the estimate of an answer; see `estimate`."""
+        return bar + gap - self.bias
+
+    def lower_bound(self, bar: int, gap: int) -> int | None:
+        """Return the bound of a reported answer; see `lower_bound`."""
+        return None if self.least is None or gap < self.least else bar + gap - self.least + 1
 
 
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number) -> int:
@@ -132,6 +151,10 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
     above = t * a**t if a == b else a * (b**t - a**t) / (b - a)
     below = a ** (t + 1) * (one / (1 - a) - (reached * b**2 / (1 - a * b) if two_sided else 0))
     return (from_zero + (1 - a) * (reached * above + below)) / (1 + a)
+
+
+def _bias(query: Law, threshold: Law) -> float:
+    return mean(query.noise, query.rate) - mean(threshold.noise, threshold.rate)
 
 
 def _check_gap(bar: int, gap: int, query: Law, threshold: Law) -> None:

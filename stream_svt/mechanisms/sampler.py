@@ -228,7 +228,7 @@ class KeyedWords:
         row, attempt = _words(identity.row, part), _words(identity.attempt, part) << np.uint64(52)
         high, low = (_words(half, part) for half in identity.salt)
         low = low ^ (np.uint64(identity.branch << 48) ^ attempt ^ (row << np.uint64(60)))  # numbers first
-        if np.any(row):
+        if isinstance(identity.row, np.ndarray) or identity.row:
             high = high ^ (row >> np.uint64(4))
         np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
         np.bitwise_xor(word, high, out=block[:, 0])
@@ -356,7 +356,8 @@ class KeyedSampler(Sampler):
 def _candidates(rate: Fraction, least: Integers, words: Words) -> Integers:
     """Return the tests whose geometric draw may be at least `least`, given the first word of each; see the module."""
     bounds, last = _bounds(rate)
-    steps = np.clip(least, 0, last)
+    steps = np.maximum(least, 0)
+    np.minimum(steps, last, out=steps)
     if bounds is not None:
         return np.flatnonzero(words <= bounds.take(steps, mode="clip"))
     raised = np.multiply(steps, -float(rate))

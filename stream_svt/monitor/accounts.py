@@ -89,13 +89,13 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     def account(self, charge: int) -> Account:
         """Return the account after a charge, in the form that events carry."""
-        kind = self.ledger.kind
+        ledger, units = self.ledger, self.ledger.kind.units
         return Account(
-            measure=kind.measure,
-            charge=to_float(charge, kind),
-            spent=to_float(self.ledger.spent, kind),
-            reserved=to_float(self.ledger.reserved, kind),
-            limit=to_float(self.ledger.limit, kind),
+            measure=ledger.kind.measure,
+            charge=charge / units,
+            spent=ledger.spent / units,
+            reserved=ledger.reserved / units,
+            limit=ledger.limit / units,
         )
 
     def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:

@@ -101,7 +101,9 @@ class Grid:
 
     def real(self, steps: int) -> float:
         """Return steps in real units, for reports."""
-        return float(steps * self.granularity)
+        return (
+            steps * self.granularity.numerator / self.granularity.denominator
+        )  # rounded once, as a Fraction is
 
 
 @dataclass(slots=True, repr=False)

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.snapshot import StoredMute
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextList, hash_of
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_SMALLEST, _LOAD = 2**12, 16
+_ALL = 2**64 - 1
+_SMALLEST, _LOAD = 2**14, 64
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -69,7 +70,7 @@ class MuteFilter:
 
     def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         """Return the indexes of queries that may be muted, given dataset and hash of their series."""
-        return np.flatnonzero(self._marks[self._indexes(datasets, hashes)])
+        return np.flatnonzero(self._marks.take(self._indexes(datasets, hashes)))
 
     def add(self, dataset: int, series: Sequence[str]) -> None:
         """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
@@ -78,7 +79,8 @@ class MuteFilter:
         if self._count * _LOAD > len(self._marks):
             self._rebuild(self._datasets)
         else:
-            self._marks[self._indexes(np.full(len(series), dataset), TextList(series).hashes())] = True
+            for name in series:
+                self._marks[self._index(dataset, hash_of(name))] = True
 
     def _rebuild(self, datasets: Collection[int]) -> None:
         """Mark the mutes of these datasets, which are all that may have some."""
@@ -97,4 +99,9 @@ class MuteFilter:
 
     def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD
-        return (keys >> np.uint64(64 - (len(self._marks).bit_length() - 1))).view(np.int64)
+        return (keys >> np.uint64(65 - len(self._marks).bit_length())).view(np.int64)
+
+    def _index(self, dataset: int, series_hash: int) -> int:
+        """Return `_indexes` of one query, without arrays."""
+        key = (series_hash ^ dataset * int(_SPREAD)) * int(_SPREAD)
+        return (key & _ALL) >> 65 - len(self._marks).bit_length()

@@ -10,7 +10,6 @@ from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
-from stream_svt.monitor.texts import hash_of
 
 
 class QueryTester:
@@ -26,10 +25,11 @@ class QueryTester:
         self._find_tops(segment)
         size, runs = segment.stop - start, self.runs
         live, muted = segment.live, segment.muted = segment.live[:size], segment.muted[:size]
-        if tested := int(live.sum()):
+        tested, skipped = int(np.count_nonzero(live)), int(np.count_nonzero(muted))
+        if tested:
             runs.accounts.next.tested[runs.name] += tested
-        runs.skip("muted", int(muted.sum()))
-        if not live.all():
+        runs.skip("muted", skipped)
+        if tested + skipped < size:
             datasets = view.batch.dataset[start : segment.stop]
             idle = view.only_eligible(~live & ~muted & runs.covers[datasets], start)
             for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
@@ -77,6 +77,8 @@ class QueryTester:
 
     def _mute_rows(self, segment: Segment, rows: Integers) -> None:
         """Skip those of these rows whose series is muted at their clock."""
+        if not len(rows):
+            return
         names, clock, is_muted = segment.view.batch.series, segment.view.clock, self.runs.is_muted
         datasets = segment.view.batch.dataset[rows].tolist()
         muted = [
@@ -107,38 +109,40 @@ class QueryTester:
 
     def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
-        batch, start = segment.view.batch, segment.start
-        same = batch.dataset[row + 1 : segment.stop] == batch.dataset[row]
-        later = np.flatnonzero(segment.view.only_eligible(same, row + 1)) + row + 1
-        if len(later) == 0:
-            return
-        status = self.runs.status[batch.dataset[row]]
+        batch, start, dataset = segment.view.batch, segment.start, int(segment.view.batch.dataset[row])
+        status = self.runs.status[dataset]
+        if series is not None and dataset in self.runs.mutes and status not in (Status.WAITING, Status.SKIP):
+            hashes = batch.series.hashes()[row : segment.stop]
+            same = np.flatnonzero(hashes[1:] == hashes[0]) + row + 1
+            self._mute_rows(segment, same[batch.dataset[same] == dataset])
+            if not woken:
+                return
+        of_dataset = batch.dataset[row + 1 : segment.stop] == dataset
+        later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1)) + row + 1
         if status == Status.WAITING:
-            segment.stop = int(later[0])
+            segment.stop = int(later.min(initial=segment.stop))
         elif status == Status.SKIP:
             segment.live[later - start] = segment.muted[later - start] = False
-        elif series is not None:
-            self._mute_rows(segment, later[batch.series.hashes()[later] == np.uint64(hash_of(series))])
-            if woken:
-                rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
-                segment.stop = next(rows, segment.stop)
+        else:
+            rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
+            segment.stop = next(rows, segment.stop)
 
     def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:
         """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
 
         Returns (row, gaps by branch, threshold in grid steps) in order of the rows.
         """
-        if not live.any():
+        tested, batch = int(np.count_nonzero(live)), view.batch
+        if not tested:
             return []
-        batch = view.batch
         values, thresholds = self.on_grid(batch, start, live)
-        rows = np.flatnonzero(live) + start
-        # A slice makes no copy.
-        part = slice(start, start + len(live)) if len(rows) == len(live) else rows
+        rows = None if tested == len(live) else np.flatnonzero(live) + start
+        part = slice(start, start + len(live)) if rows is None else rows  # a slice makes no copy
         tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
         chosen, gaps = self.reached(tests)
-        reached = np.broadcast_to(thresholds, len(rows))[chosen].tolist()
-        return list(zip(rows[chosen].tolist(), gaps.T, reached, strict=True))
+        reached = np.broadcast_to(thresholds, tested)[chosen].tolist()
+        chosen = chosen + start if rows is None else rows[chosen]
+        return list(zip(chosen.tolist(), gaps.T, reached, strict=True))
 
     def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""

@@ -233,25 +233,45 @@ def encode(
     bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
     ``prove`` makes a proof of the writer from `proved_content`.
     """
-    data = msgspec.Raw(_ENCODER.encode(event.data))
-    attributes = {
-        "specversion": "1.0",
-        "id": event.id,
-        "source": f"/stream-svt/{application}",
-        "type": event.type.value,
-        "subject": event.subject,
-        "time": time,
-        "datacontenttype": "application/json",
-        "shard": shard,
-        "sequence": event.sequence,
-        "origin": origin,
-        "stateid": state_id,
-        "command": command,
-    }
-    if prove is not None:
-        envelope = msgspec.convert(attributes | {"data": data}, Envelope)
-        attributes["proof"] = prove(proved_content(envelope))
-    return _ENCODER.encode(attributes | {"data": data})
+    document = _Document(
+        specversion="1.0",
+        id=event.id,
+        source=f"/stream-svt/{application}",
+        type=event.type,
+        subject=event.subject,
+        time=time,
+        datacontenttype="application/json",
+        shard=shard,
+        sequence=event.sequence,
+        origin=origin,
+        stateid=state_id,
+        command=command,
+        data=event.data,
+    )
+    encoded = _ENCODER.encode(document)
+    if prove is None:
+        return encoded
+    proof = prove(proved_content(_ENVELOPE.decode(encoded)))
+    return _ENCODER.encode(msgspec.structs.replace(document, proof=proof))
+
+
+class _Document(msgspec.Struct, kw_only=True):
+    """An event in the order in which its attributes are written."""
+
+    specversion: str
+    id: str
+    source: str
+    type: EventType
+    subject: str
+    time: str
+    datacontenttype: str
+    shard: int
+    sequence: int
+    origin: str
+    stateid: str
+    command: int
+    proof: str | msgspec.UnsetType = msgspec.UNSET
+    data: Alert | Lifecycle
 
 
 class Envelope(msgspec.Struct, frozen=True):

@@ -100,7 +100,7 @@ class Runner:
 
     def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
         """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
-        if self.runs.covers.all() and not batch.markers and not batch.monitor and self.periods is None:
+        if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
             return None, NO_ROWS
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from stream_svt.mechanisms.estimates import estimate, lower_bound
+from stream_svt.mechanisms.estimates import GapBounds
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
@@ -36,20 +36,45 @@ Q = TypeVar("Q", bound=Queue[Any])
 
 
 @dataclass(frozen=True, slots=True)
+class AlertTerms:
+    """What all alerts of one branch have in common."""
+
+    bounds: GapBounds
+    threshold_noise: NoiseLaw
+    query_noise: NoiseLaw
+    beta: float
+    granularity: float
+
+    @classmethod
+    def of(cls, spec: MonitorSpec, mechanism: SparseVector, branch: int) -> AlertTerms:
+        """Return the terms of a branch, by its number."""
+        laws = query, threshold = mechanism.branch_laws[branch], mechanism.threshold_law
+        scales = [NoiseLaw(family=law.noise.value, scale=float(spec.granularity / law.rate)) for law in laws]
+        bounds = GapBounds.of(query, threshold, spec.beta)
+        return cls(bounds, scales[1], scales[0], float(spec.beta), float(spec.granularity))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end."""
+    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
+
+    ``alerts`` has the terms of alerts by branch.
+    """
 
     spec: MonitorSpec
     hash: str
     mechanism: SparseVector
     grid: Grid
+    alerts: tuple[AlertTerms, ...]
 
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, spec: MonitorSpec) -> Plan:
         """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
         low, high = spec.grid_bounds
-        return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))
+        mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
+        alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
+        return cls(spec, spec.hash(), mechanism, grid, tuple(alerts))
 
 
 class Status:
@@ -104,6 +129,7 @@ class Runs:
     def cover(self, covers: Mask) -> None:
         """Run on these datasets; `refresh` has to follow for those that have an account."""
         self.covers = self.accounts.covered[self.name] = covers
+        self.covers_all = bool(covers.all())
         self.limited = 0
         self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
 
@@ -257,16 +283,17 @@ class Runs:
         """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
         accounts, dataset = self.accounts, crossing.dataset
         account, run_state = self._to_change(dataset)
-        charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge_units)
+        mechanism = self.plan.mechanism
+        charge = account.charge_top(run_state, mechanism.branches[crossing.branch].charge_units)
         run_state.run_tops += 1
         run_state.tops += 1
-        is_last = run_state.left < self.plan.mechanism.smallest_units
+        is_last = run_state.left < mechanism.smallest_units
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
         accounts.add_size(series or "", crossing.query_id)
-        ended = self._mute(crossing, clock_ms)
+        ended = self._mute(account, run_state, crossing, clock_ms)
         if is_last:
             run_state.halts += 1
             run_state.stopped = run_state.stopped or self.spec.on_halt == "stop"
@@ -276,16 +303,13 @@ class Runs:
         return ended
 
     def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
-        spec, mechanism, grid = self.spec, self.plan.mechanism, self.plan.grid
-        branch = mechanism.branches[crossing.branch]
+        plan, spec, grid = self.plan, self.spec, self.plan.grid
+        branch, terms = plan.mechanism.branches[crossing.branch], plan.alerts[crossing.branch]
         correction = branch.correction(crossing.attempt)
         bar = crossing.threshold + correction
-        laws = {"query": mechanism.branch_laws[crossing.branch], "threshold": mechanism.threshold_law}
-        bound = lower_bound(bar, crossing.gap, **laws, beta=spec.beta)
-        guess = None if bound is None else estimate(bar, crossing.gap, **laws) * float(grid.granularity)
+        bound = terms.bounds.lower_bound(bar, crossing.gap)
+        guess = None if bound is None else terms.bounds.estimate(bar, crossing.gap) * terms.granularity
         shard, offset, row = self.accounts.shard, crossing.offset, crossing.row
-        scale = float(grid.granularity / mechanism.threshold_rate)
-        query_scale = float(grid.granularity / branch.rate)
         return Alert(
             dataset=account.name,
             monitor=spec.name,
@@ -297,18 +321,20 @@ class Runs:
             gap=grid.real(crossing.gap),
             branch=branch.name,
             attempt=crossing.attempt + 1,
-            threshold_noise=NoiseLaw(family=mechanism.threshold_noise.value, scale=scale),
-            query_noise=NoiseLaw(family=mechanism.query_noise.value, scale=query_scale),
+            threshold_noise=terms.threshold_noise,
+            query_noise=terms.query_noise,
             estimate=guess,
             bound=None if bound is None else grid.real(bound),
-            beta=float(spec.beta),
+            beta=terms.beta,
             run=run_state.run,
             number=run_state.run_tops,
             account=account.account(charge),
-            spec_hash=self.plan.hash,
+            spec_hash=plan.hash,
         )
 
-    def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
+    def _mute(
+        self, account: DatasetAccount, run_state: RunState, crossing: Crossing, clock_ms: int
+    ) -> list[str]:
         rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
         if series is None or rule is Mute.NONE:
             return []
@@ -322,7 +348,8 @@ class Runs:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
         self.filter.add(dataset, [series])
-        self._announce(EventType.MUTED, dataset, "alert", series=series, until=text)
+        kind, run = EventType.MUTED, run_state.run
+        self.accounts.announce(kind, account, "alert", self.name, run, series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
