@@ -17,7 +17,7 @@ from faust.app.base import BootStrategy
 
 from stream_svt.errors import StreamSvtError
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import collect_rarely
+from stream_svt.service.event_loop import collect_rarely, keep_freed_memory
 from stream_svt.service.hosting import HostedWorker
 from stream_svt.service.logs import limit_logs
 
@@ -79,6 +79,7 @@ def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
     asyncio.set_event_loop(loop)
     monitoring = Monitoring(HostedWorker.of(config, reread))
     collect_rarely()
+    keep_freed_memory()
     host = faust.Worker(
         _app(config, monitoring),
         loop=loop,

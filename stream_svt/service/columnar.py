@@ -50,6 +50,8 @@ MAX_TEXT_IN_ALL: Final = 16 << 20
 _TINY: Final = 1e-300
 """Smallest absolute value of a threshold other than 0, as in JSON."""
 
+_NOTHING: Final[_Integers] = np.zeros(0, np.int64)
+
 _DIGITS: Final = 18
 """Digits of a decimal that fits 64 bits."""
 
@@ -75,7 +77,8 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     parts = _parts(message)
     closed = _closed(parts)
     ids = _texts(parts, "id", Reason.BAD_ID)
-    if len(closed) and ids.missing.all() and not closed.any():
+    lacks_id = ids.missing
+    if len(closed) and lacks_id.all() and not closed.any():
         raise MalformedColumns(Reason.MISSING_ID)  # at once: such rows cost the sender nothing
     series = _texts(parts, "series", Reason.BAD_SERIES)
     sets = _texts(parts, "set", Reason.BAD_SET)
@@ -83,27 +86,26 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     columns = ids, series, sets, names
     if sum(column.most() for column in columns) > MAX_TEXT_IN_ALL < sum(map(_Texts.characters, columns)):
         raise MalformedColumns(Reason.TOO_LARGE)
-    batch.monitor = names.of(~(names.missing | ids.missing | closed))
+    has_set = ~sets.missing
+    batch.monitor = names.of(~(names.missing | lacks_id | closed))
     unknown = (row for row, name in batch.monitor.items() if name not in monitors)
     faults = [
-        *((row, Reason.MISSING_ID) for row in np.flatnonzero(ids.missing & ~closed)[:1]),
-        *((row, Reason.BAD_SET) for row in np.flatnonzero(sets.missing & closed)[:1]),
+        *((row, Reason.MISSING_ID) for row in np.flatnonzero(lacks_id & ~closed)[:1]),
+        *((row, Reason.BAD_SET) for row in np.flatnonzero(closed & ~has_set)[:1]),
         *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
     ]
     if faults:
         raise MalformedColumns(min(faults)[1])
-    limits = _limits(parts)
-    batch.threshold = {row: limit for row, limit in limits.items() if not closed[row]}
+    batch.threshold = {row: limit for row, limit in _limits(parts).items() if not closed[row]}
     batch.whole, batch.fraction = _values(parts)
-    batch.markers = sets.of(closed)
-    markers = list(batch.markers)
-    batch.whole[markers] = 0
-    if batch.fraction is not None:
-        batch.fraction[markers] = 0
-    series.remove(markers)
+    if markers := sets.of(closed):
+        batch.markers, rows = markers, [*markers]
+        batch.whole[rows] = 0
+        if batch.fraction is not None:
+            batch.fraction[rows] = 0
+        series.remove(rows)
     batch.series, batch.query_id = series.texts, ids.texts
-    if not sets.missing.all():
-        named = sets.of(~sets.missing)
+    if named := sets.of(has_set):
         batch.set_id = [named.get(row) for row in range(len(closed))]
 
 
@@ -207,10 +209,11 @@ def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
     while pa.types.is_dictionary(column.type):
         column.validate()
         found, size = _fixed(column.indices).astype(np.int64), len(column.dictionary)
-        valid = _valid(column.indices)
-        if ((found < 0) | (found >= size))[valid].any():
+        inside = found if column.null_count == 0 else found[_valid(column.indices)]
+        if inside.min(initial=0) < 0 or inside.max(initial=-1) >= size:
             raise pa.ArrowInvalid("an index beyond its dictionary")
-        found[~valid] = -1
+        if column.null_count:
+            found[~_valid(column.indices)] = -1
         codes = found if codes is None else np.append(found, -1)[codes]
         column = column.dictionary
     return codes, column
@@ -300,7 +303,10 @@ class _Texts:
     @property
     def missing(self) -> _Mask:
         """Rows without a text."""
-        return self._by_row(self.entries.length < 0, np.True_)
+        empty = self.entries.length < 0
+        if self.codes is not None and not empty.any():
+            return self.codes < 0
+        return self._by_row(empty, np.True_)
 
     @property
     def texts(self) -> Texts:
@@ -330,7 +336,8 @@ class _Texts:
 
     def of(self, mask: _Mask) -> dict[int, str]:
         """Return the texts of the rows of a mask, none of them missing, by row; an entry is decoded once."""
-        rows = np.flatnonzero(mask)
+        if not len(rows := np.flatnonzero(mask)):
+            return {}
         codes, which = np.unique(rows if self.codes is None else self.codes[rows], return_inverse=True)
         start = self.entries.start[codes]
         ends = zip(start.tolist(), (start + self.entries.length[codes]).tolist(), strict=True)
@@ -353,8 +360,10 @@ def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
 
 def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _Texts:
     """Return the texts of consecutive rows as one column; a dictionary that they share is kept once."""
-    if len(pieces) == 1 and (entries := pieces[0][2]) is not None:
-        return _Texts(entries, pieces[0][1])
+    if len(pieces) == 1 and (only := pieces[0][2]) is not None:
+        return _Texts(only, pieces[0][1])
+    if not any(entries for _, _, entries in pieces):
+        return _Texts(_Slices(b"", _NOTHING, _NOTHING), np.full(sum(rows for rows, _, _ in pieces), -1))
     places: dict[int, int] = {}
     kept: list[_Slices] = []
     joined = [np.zeros(0, np.int64)]

@@ -125,10 +125,6 @@ class DatasetIndex:
         length = -1 if key is None else len(key)
         return int(self.numbers(key or b"", np.zeros(1, np.int64), np.array([length]))[0])
 
-    def reason(self, key: bytes | None) -> Reason | None:
-        """Return why this shard rejects a key, None for the key of one of its datasets."""
-        return KEY_REASONS.get(self.number(key))
-
     def _refused(self, key: bytes | None) -> int:
         if key is None:
             return -1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -327,3 +329,25 @@ async def test_a_discarded_engine_is_freed_in_slices_even_when_frozen(
         assert turns[0] == 100
     finally:
         gc.enable()
+
+
+def test_a_worker_keeps_the_memory_of_a_batch_for_the_next_one() -> None:
+    code = """
+import numpy as np
+from pathlib import Path
+from stream_svt.service import event_loop
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def kept():
+    before = resident()
+    arrays = [np.ones(1 << 17) for _ in range(24)]
+    del arrays
+    return resident() - before
+
+assert kept() < 8 << 20
+event_loop.keep_freed_memory()
+assert kept() > 16 << 20
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
