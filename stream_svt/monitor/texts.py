@@ -20,7 +20,6 @@ Integers: TypeAlias = NDArray[np.int64]
 Hashes: TypeAlias = NDArray[np.uint64]
 
 _WORD: Final = 8
-_PAD: Final = bytes(_WORD)
 _KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
 """Mask of the first bytes of a word, by their number."""
 _HALF: Final = np.uint64(32)
@@ -170,9 +169,6 @@ def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
     longest = int(length.max(initial=0))
     if longest <= 0:
         return found
-    end = int((start + length).max()) + _WORD
-    text = buffer if len(buffer) >= end else bytes(buffer) + _PAD
-    windows = np.ndarray((len(text) - _WORD + 1,), dtype=f"V{_WORD}", buffer=text, strides=(1,))
     words = -(-longest // _WORD)
     multipliers = np.array(_multipliers(1 + 2 * words), dtype=np.uint64)
     for word in range(words):
@@ -180,9 +176,21 @@ def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
         # A long text costs the other rows nothing.
         rows = slice(None) if not word else np.flatnonzero(length > at)
         left = length[rows] - at
-        part = windows[np.where(left > 0, start[rows] + at, 0)].view("<u8")
-        part &= _KEEP[np.clip(left, 0, _WORD)]
+        part = words_at(buffer, np.where(left > 0, start[rows] + at, 0), left)
         found[rows] += (part & _LOW) * multipliers[1 + 2 * word] + (part >> _HALF) * multipliers[2 + 2 * word]
+    return found
+
+
+def words_at(buffer: bytes, start: Integers, length: Integers) -> Hashes:
+    """Return the first eight bytes of each slice of a buffer as a number, zeros behind a shorter one."""
+    if len(buffer) < _WORD:
+        buffer += bytes(_WORD)
+    last = len(buffer) - _WORD
+    windows = np.ndarray((last + 1,), dtype=f"V{_WORD}", buffer=buffer, strides=(1,))
+    found: Hashes = windows[np.minimum(start, last)].view("<u8")
+    if len(late := np.flatnonzero(start > last)):
+        found[late] >>= (8 * (start[late] - last)).view(np.uint64)
+    found &= _KEEP[np.minimum(np.maximum(length, 0), _WORD)]
     return found
 
 

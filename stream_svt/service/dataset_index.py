@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.texts import hashes_of
+from stream_svt.monitor.texts import hashes_of, words_at
 from stream_svt.service.homes import Homes
-from stream_svt.service.padded import Integers, Mask, words_at
+from stream_svt.service.padded import Integers, Mask
 from stream_svt.service.reasons import Reason
 from stream_svt.settings.application import ApplicationSpec
 
@@ -25,9 +25,6 @@ KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISRO
 
 _EMPTY: Final = -1
 _WORD: Final = 8
-_PAD: Final = bytes(_WORD)
-_KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], np.uint64)
-"""Mask of the first bytes of a word, by their number."""
 
 
 class DatasetIndex:
@@ -43,7 +40,7 @@ class DatasetIndex:
         self._partition, self._homes, self._spec = partition, homes, spec
         self._other = homes.other
         self._misrouted = {True: 0, False: 0}  # by whether the partition is that of the other partitioner
-        self._names = _PAD  # ends with it
+        self._names = b""
         self._start: Integers = np.zeros(0, np.int64)
         self._length = self._start
         self._table: NDArray[np.int32] = np.full(16, _EMPTY, np.int32)
@@ -59,9 +56,9 @@ class DatasetIndex:
         while keys := [name.encode() for name in islice(remaining, NAMES_AT_ONCE)]:
             first = len(self)
             length = np.fromiter(map(len, keys), np.int64, len(keys))
-            self._start = np.append(self._start, len(self._names) - _WORD + np.cumsum(length) - length)
+            self._start = np.append(self._start, len(self._names) + np.cumsum(length) - length)
             self._length = np.append(self._length, length)
-            self._names = b"".join([self._names[:-_WORD], *keys, _PAD])
+            self._names = b"".join([self._names, *keys])
             if 2 * len(self) > len(self._table):
                 self._table = np.full(1 << (4 * len(self)).bit_length(), _EMPTY, np.int32)
                 first = 0
@@ -85,8 +82,6 @@ class DatasetIndex:
 
     def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
         """Return the number of each key, a slice of ``buffer`` (length -1: null)."""
-        if int((start + np.maximum(length, 0)).max(initial=0)) + _WORD > len(buffer):
-            buffer += _PAD
         slots = self._slots(buffer, start, length)
         found = self._table[slots].astype(np.int64)
         is_other = (found != _EMPTY) & ~self._is_name(found, buffer, start, length)
@@ -110,13 +105,11 @@ class DatasetIndex:
             return np.zeros(len(numbers), np.bool_)
         same: Mask = self._length[numbers] == length
         theirs = self._start[numbers]
-        mask = _KEEP[np.minimum(np.maximum(length, 0), _WORD)]
-        same &= ((words_at(buffer, start) ^ words_at(self._names, theirs)) & mask) == 0
+        same &= words_at(buffer, start, length) == words_at(self._names, theirs, length)
         at = _WORD
         while len(rows := np.flatnonzero(same & (length > at))):
-            # The last word of a name overlaps the one before.
-            here = np.minimum(at, length[rows] - _WORD)
-            same[rows] = words_at(buffer, start[rows] + here) == words_at(self._names, theirs[rows] + here)
+            mine, left = start[rows] + at, length[rows] - at
+            same[rows] = words_at(buffer, mine, left) == words_at(self._names, theirs[rows] + at, left)
             at += _WORD
         return same
 
