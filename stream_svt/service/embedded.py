@@ -47,6 +47,7 @@ _JVM: Final = (
     "-Djava.awt.headless=true",
     "--sun-misc-unsafe-memory-access=allow",  # else Java warns about one of Kafka's libraries
     "-Dlog4j2.level=WARN",
+    "-Xlog:aot*=off",  # what it could not take from the recorded classes
 )
 _PORTS: Final = range(16_384, 32_768)
 # Its standard input ends when the starting process ends in any way. The watchdog is in the broker's process group, so
@@ -106,11 +107,7 @@ class EmbeddedKafka:
         try:
             _require_free(self._port)
             self._configure()
-            format_storage = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
-            done = subprocess.run(format_storage, capture_output=True, check=False)
-            if done.returncode:
-                output = _tail(done.stdout + done.stderr)
-                raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
+            self._format()
             self._launch()
         except BaseException:
             self.stop(grace=0)
@@ -155,6 +152,23 @@ class EmbeddedKafka:
 
     def _command(self, *program: str) -> list[str]:
         return [*self._java, *program, str(self._directory / "server.properties")]
+
+    def _format(self) -> None:
+        """Format the storage; the first run records the classes that it loads, for quicker starts."""
+        classes, recorded = _cache() / "classes.aot", self._directory / "classes.aot"
+        self._java[1:1] = [
+            f"-XX:AOTCache={classes}" if classes.is_file() else f"-XX:AOTCacheOutput={recorded}"
+        ]
+        command = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode:
+            output = _tail(done.stdout + done.stderr)
+            raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
+        if recorded.is_file():
+            partial = classes.with_name(f"classes.aot.{os.getpid()}")
+            shutil.copyfile(recorded, partial)
+            partial.replace(classes)
+        self._java[1] = f"-XX:AOTCache={classes}"  # ignored where it is missing, or of another Java
 
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
@@ -223,10 +237,15 @@ def _extra(module: str) -> Any:  # noqa: ANN401
         ) from error
 
 
+def _cache() -> Path:
+    """Return the directory of what is kept between starts."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
+
+
 def _jars() -> str:
     """Return the class path; the first call downloads the jars, under a lock shared by all processes."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
+    cache = _cache()
     cache.mkdir(parents=True, exist_ok=True)
     listing = cache / "class-path.txt"
     with (cache / "lock").open("w") as lock:
