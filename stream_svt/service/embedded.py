@@ -145,6 +145,8 @@ class EmbeddedKafka:
             "broker.heartbeat.interval.ms": "500",
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
             "num.io.threads": "4",
+            # An idle broker works a third less without a record of the controller every half second.
+            "metadata.max.idle.interval.ms": "0",
         }
         # In a properties file a backslash escapes the next character.
         settings = "".join(f"{name}={value}\n" for name, value in (defaults | self._overrides).items())
