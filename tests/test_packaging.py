@@ -1,4 +1,4 @@
-"""What users install: the wheel or the source archive, alone in an environment of its own, without the repository."""
+"""What users install: the wheel, built from the source archive, in an environment without the repository."""
 
 from __future__ import annotations
 
@@ -114,21 +114,19 @@ monitors:
 """
 
 
-@pytest.fixture(scope="module", params=["wheel", "sdist"])
-def installed(request, archives, tmp_path_factory) -> Path:
-    """Install an archive into an environment of its own, and return the directory of its programs."""
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """Install the wheel into an environment of its own, and return the directory of its programs."""
     environment = tmp_path_factory.mktemp("venv")
     venv.create(environment, with_pip=False)
-    # Its dependencies, and what builds the source archive, are lent by the environment that runs this test.
+    # Its dependencies are lent by the environment that runs this test.
     purelib = sysconfig.get_paths(vars={"base": str(environment)})["purelib"]
     Path(purelib, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = environment / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
     # The editable installation that is lent, too, would count as one that is there already.
-    more = ["--no-build-isolation", "--ignore-installed"]
-    done = subprocess.run(
-        [*pip, *more, archives[request.param]], capture_output=True, text=True, check=False, cwd=environment
-    )
+    more = ["--ignore-installed", wheel]
+    done = subprocess.run([*pip, *more], capture_output=True, text=True, check=False, cwd=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return environment / "bin"
 
@@ -147,7 +145,6 @@ def test_an_installation_works_without_the_repository(installed, tmp_path):
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_the_demo_of_an_installation_alerts_without_the_repository(installed, broker, tmp_path):
     demo = [installed / "stream-svt", "demo", "--duration", "2", "--broker", broker.bootstrap_servers]
     assert "retail-week-1" in _output(*demo, cwd=tmp_path)

@@ -11,7 +11,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from cloudcoil.models.prometheus_operator import v1 as operator
 
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import ForwardWebConfig
@@ -116,6 +115,9 @@ def test_every_object_is_valid(objects, version):
 @pytest.mark.parametrize("kind", OF_THE_OPERATOR)
 def test_the_resources_of_the_operator_are_valid_and_have_only_fields_that_it_knows(objects, kind):
     [document] = [one for (name, _), one in objects.items() if name == kind]
+    # Here, for its thousands of models take every process of the suite two seconds.
+    from cloudcoil.models.prometheus_operator import v1 as operator
+
     known = getattr(operator, kind).model_validate(document)
     assert known.model_dump(by_alias=True, exclude_unset=True, mode="json") == document
 

@@ -65,7 +65,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
 FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 179, "RetiresTooEarly": 248, "PausesBeforeReplay": 344}
 """The seed to begin with, where few catch it."""
 
-COUNT = 1_000
+COUNT = 700
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from stream_svt.mechanisms import (
     Explicit,
@@ -217,6 +216,8 @@ def play_top_k(top_k: TopK, values, runs, label, *, query_scale=1):
 
 def measured(hits_first, hits_second, runs):
     """Lower confidence bound of epsilon from an event's hits on two neighbours."""
+    from scipy.stats import binomtest
+
     first, second = (
         binomtest(int(hits), runs).proportion_ci(2 * CONFIDENCE - 1) for hits in (hits_first, hits_second)
     )

@@ -13,7 +13,6 @@ from itertools import count, product
 
 import numpy as np
 import pytest
-from scipy.stats import chi2_contingency
 
 from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold
 from stream_svt.mechanisms.noise import mean, tail, variance
@@ -68,6 +67,8 @@ def test_the_power_of_the_test_is_that_of_a_shift_by_one_step_too():
 
 def dependence(first, second, cells=8):
     """Chi-square statistic of independence in standard deviations from its mean, over cells of equal probability."""
+    from scipy.stats import chi2_contingency
+
     cut = [np.quantile(x, np.linspace(0, 1, cells + 1)[1:-1]) for x in (first, second)]
     rows, columns = (np.searchsorted(c, x) for c, x in zip(cut, (first, second), strict=True))
     table = np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
