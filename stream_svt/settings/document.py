@@ -77,7 +77,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 class Strict(BaseModel):
     """A frozen part of the configuration without unknown keys; the docstring of a field is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # A model is built when the first file is read: one schema for all parts, and none in a command that reads no file.
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
     @model_validator(mode="wrap")
     @classmethod
