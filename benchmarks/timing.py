@@ -20,9 +20,11 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
@@ -33,7 +35,7 @@ from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import JournalSettings
-from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.codec import ARROW_STREAM, QueryDecoder
 from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
 from stream_svt.settings.application import ApplicationSpec, load_spec
@@ -41,6 +43,8 @@ from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.settings.sections import CommitConfig, TopicsConfig
 
 BATCH = 2000
+ROWS = 5000
+"""Rows of a columnar record."""
 REPETITIONS = 1200
 CADENCE_REPETITIONS = 700
 CADENCE_BATCH = 100
@@ -77,6 +81,16 @@ def queries(first: int, count: int, value: Callable[[random.Random], bytes]) -> 
     ]
 
 
+def columnar_record(offset: int, values: Callable[[random.Random], pa.Array]) -> Record:
+    """Return a columnar record of `ROWS` queries."""
+    rows = {"id": [f"q{row}" for row in range(ROWS)], "value": values(random.Random(offset))}
+    batch, sink = pa.record_batch(rows), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    headers = (("content-type", ARROW_STREAM.encode()),)
+    return Record(offset, b"a", sink.getvalue().to_pybytes(), headers=headers)
+
+
 class Shard:
     """Decoder and engine of one shard, fed one batch after the other."""
 
@@ -93,9 +107,16 @@ class Shard:
         self.seconds(lambda _: b"1")
 
     def seconds(self, value: Callable[[random.Random], bytes]) -> float:
-        """Return how long a batch of such values takes, from bytes to outcomes."""
-        records = Records.of(queries(self._offset, BATCH, value))
-        self._offset += BATCH
+        """Return how long a batch of messages with such values takes, from bytes to outcomes."""
+        return self._seconds(queries(self._offset, BATCH, value))
+
+    def columnar_seconds(self, values: Callable[[random.Random], pa.Array]) -> float:
+        """Return how long a columnar record of such values takes."""
+        return self._seconds([columnar_record(self._offset, values)])
+
+    def _seconds(self, queries: Sequence[Record]) -> float:
+        records = Records.of(queries)
+        self._offset += len(records)
         began = time.perf_counter()
         batch = self._decoder.decode(records)
         done = self._engine.step(batch).done
@@ -126,6 +147,31 @@ WORKLOADS: dict[str, tuple[Callable[[random.Random], bytes], Callable[[random.Ra
     ),
 }
 
+
+def _column(kind: pa.DataType, value: Callable[[random.Random], Any]) -> Callable[[random.Random], pa.Array]:
+    return lambda chance: pa.array([value(chance) for _ in range(ROWS)], kind)
+
+
+_DOUBLE, _WIDE = pa.float64(), pa.decimal128(38, 2)
+COLUMNS: dict[str, tuple[Callable[[random.Random], pa.Array], Callable[[random.Random], pa.Array]]] = {
+    "columnar_fractions_vs_whole": (
+        _column(_DOUBLE, lambda c: c.random() * 850_000),
+        _column(_DOUBLE, lambda c: float(c.randrange(850_000))),
+    ),
+    "columnar_nan_vs_none": (
+        _column(_DOUBLE, lambda c: math.nan if c.randrange(100) == 0 else c.random() * 850_000),
+        _column(_DOUBLE, lambda c: c.random() * 850_000),
+    ),
+    "columnar_null_vs_none": (
+        _column(_DOUBLE, lambda c: None if c.randrange(100) == 0 else c.random() * 850_000),
+        _column(_DOUBLE, lambda c: c.random() * 850_000),
+    ),
+    "columnar_long_vs_short": (
+        _column(_WIDE, lambda c: Decimal(-c.randrange(10**35))),
+        _column(_WIDE, lambda c: Decimal(c.randrange(10))),
+    ),
+}
+"""Pairs of columns of one type, which is public."""
 
 SLOW_PATHS = ("decimal_vs_integer", "texts_vs_none")
 """The pairs that the time of a batch tells apart."""
@@ -323,6 +369,11 @@ def figures(repetitions: int = REPETITIONS, ticks: int = CADENCE_REPETITIONS) ->
         times: tuple[list[float], list[float]] = ([], [])
         for which in shuffled(repetitions):
             times[which].append(shard.seconds(pair[which]))
+        found[f"advantage_{name}"] = advantage(*times)
+    for name, columns in COLUMNS.items():
+        times = ([], [])
+        for which in shuffled(repetitions):
+            times[which].append(shard.columnar_seconds(columns[which]))
         found[f"advantage_{name}"] = advantage(*times)
     found["chance"] = by_chance(repetitions)
     for name in SLOW_PATHS:

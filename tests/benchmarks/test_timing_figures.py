@@ -18,7 +18,7 @@ def test_it_gives_the_advantage_of_every_pair_and_with_a_cadence_of_those_that_t
     found = timing.figures(3, 3)
     assert all(0 <= figure <= 1 for figure in found.values())
     assert set(found) == {
-        *(f"advantage_{name}" for name in timing.WORKLOADS),
+        *(f"advantage_{name}" for name in (*timing.WORKLOADS, *timing.COLUMNS)),
         *(f"cadence_advantage_{name}" for name in timing.SLOW_PATHS),
         "chance",
         "cadence_chance",
