@@ -46,7 +46,13 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.param(
             "service.messages",
             "--messages 40000 --agent-messages 500 --repetitions 1 --commit-records 100 --look-every 10",
-            ["json_vs_getmany", "json_vs_tuned_getmany", "json_vs_quix", "json_vs_faust_agent"],
+            [
+                "json_vs_getmany",
+                "json_vs_tuned_getmany",
+                "json_vs_quix",
+                "json_vs_faust_agent",
+                "json_mqueries",
+            ],
             marks=SOAK,
         ),
         pytest.param(
