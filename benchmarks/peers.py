@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -31,6 +32,11 @@ from stream_svt.service.homes import Homes
 SENDER_BACKOFF = 0.002
 FETCH_MAX_WAIT_MS = 500
 _IN_FLIGHT = 32  # batches
+MARK = b"9000000"
+"""Part of the queries that raise an alert, and of no other."""
+TICK = 0.01
+"""Seconds between two batches of a steady stream, for each partition."""
+_BEHIND, _VARIANTS = 5.0, 16
 
 
 @dataclass(frozen=True)
@@ -163,16 +169,34 @@ def faust_agent_reading(bootstrap_servers: str, topic: str, count: int) -> Readi
 def bare_relay(
     bootstrap_servers: str, queries: str, state: str, alerts: str, partition: int = 0
 ) -> Iterator[None]:
-    """Run the least that can publish exactly once after a charge: for each query two transactions.
+    """Run the least that can publish exactly once after a charge: two transactions for what a fetch brings.
 
-    The first writes a state record, the second publishes one alert per query, tuned like the service.
+    The first writes a state record, the second publishes one alert for each query that holds `MARK`, tuned like the
+    service. Others are read and left.
     """
-    command = _command("_relay", bootstrap_servers, queries, state, alerts, str(partition))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with _running("_relay", bootstrap_servers, queries, state, alerts, str(partition)):
+        yield
+
+
+@contextlib.contextmanager
+def steady_stream(bootstrap_servers: str, topic: str, datasets: Sequence[str], rate: float) -> Iterator[None]:
+    """Write so many JSON queries a second, of small values, evenly to the partitions of ``datasets`` in turn.
+
+    They are encoded before: the stream itself takes little of the processor. It is running when the context opens.
+    """
+    with _running("_steady_stream", bootstrap_servers, topic, ",".join(datasets), str(rate)) as child:
+        yield
+        assert child.poll() is None, "the stream could not be kept up"
+
+
+@contextlib.contextmanager
+def _running(peer: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a peer that prints a line once it is ready."""
+    with subprocess.Popen(_command(peer, *arguments), stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n", "the relay did not start"
-            yield
+            assert child.stdout.readline() == "ready\n", f"{peer} did not start"
+            yield child
         finally:
             child.terminate()
 
@@ -382,6 +406,50 @@ async def _idle_agent(bootstrap_servers: str, topic: str, count: int) -> None:
         await app.stop()
 
 
+def _steady_stream(bootstrap_servers: str, topic: str, datasets: str, rate: str) -> None:
+    asyncio.run(_stream_for_ever(bootstrap_servers, topic, datasets.split(","), float(rate)))
+
+
+async def _stream_for_ever(bootstrap_servers: str, topic: str, datasets: Sequence[str], rate: float) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers, acks=1, linger_ms=0, max_batch_size=1 << 20
+    )
+    await producer.start()
+    partitions = len(await producer.partitions_for(topic))
+    homes: list[list[bytes]] = [[] for _ in range(partitions)]
+    for dataset in datasets:
+        homes[home(dataset.encode(), partitions)].append(dataset.encode())
+    each = max(round(rate * TICK / partitions), 1)
+    variants = [[_queries_batch(producer, keys, each, first) for keys in homes] for first in range(_VARIANTS)]
+    began = time.monotonic()
+    for tick in itertools.count():
+        pending = [
+            await producer.send_batch(batch, topic, partition=partition)
+            for partition, batch in enumerate(variants[tick % _VARIANTS])
+        ]
+        await asyncio.gather(*pending)
+        if tick == 1 / TICK:
+            print("ready", flush=True)
+        early = began + tick * TICK - time.monotonic()
+        assert early > -_BEHIND, "the stream is behind"
+        await asyncio.sleep(max(early, 0))
+
+
+def _queries_batch(producer: AIOKafkaProducer, keys: Sequence[bytes], count: int, first: int) -> Any:  # noqa: ANN401
+    """Return an encoded batch, which can be sent again and again."""
+    batch = producer.create_batch()
+    for number in range(count):
+        value = b'{"id":"q%d","value":%d,"series":"s%d"}' % (
+            first * count + number,
+            number % 100,
+            number % 1000,
+        )
+        fits = batch.append(key=keys[number % len(keys)], value=value, timestamp=None)
+        assert fits is not None, "the rate needs shorter ticks"
+    batch.close()
+    return batch
+
+
 def _relay(bootstrap_servers: str, queries: str, state: str, alerts: str, partition: str) -> None:
     asyncio.run(_relay_for_ever(bootstrap_servers, queries, state, alerts, int(partition)))
 
@@ -389,6 +457,7 @@ def _relay(bootstrap_servers: str, queries: str, state: str, alerts: str, partit
 async def _relay_for_ever(
     bootstrap_servers: str, queries: str, state: str, alerts: str, partition: int
 ) -> None:
+    collect_rarely()
     aiokafka.producer.sender.BACKOFF_OVERRIDE = SENDER_BACKOFF
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,
@@ -405,10 +474,11 @@ async def _relay_for_ever(
         for client in (consumer, producer):
             await client.start()
             stack.push_async_callback(client.stop)
-        place = TopicPartition(queries, partition)
-        consumer.assign([place])
-        await consumer.seek_to_end(place)
-        await consumer.position(place)
+        places = [TopicPartition(queries, each) for each in await producer.partitions_for(queries)]
+        consumer.assign(places)
+        await consumer.seek_to_end(*places)
+        for place in places:
+            await consumer.position(place)
 
         async def transaction(topic: str, key: bytes, values: Sequence[bytes]) -> None:
             await producer.begin_transaction()
@@ -421,5 +491,6 @@ async def _relay_for_ever(
         print("ready", flush=True)
         while True:
             for records in (await consumer.getmany(timeout_ms=1000)).values():
-                await transaction(state, b"meta", [bytes(200)])
-                await transaction(alerts, b"dataset", [bytes(800) for _ in records])
+                if tops := sum(MARK in record.value for record in records):
+                    await transaction(state, b"meta", [bytes(200)])
+                    await transaction(alerts, b"dataset", [bytes(800)] * tops)

@@ -73,7 +73,12 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
             ["workers_2_vs_1", "workers_4_vs_1"],
             marks=SOAK,
         ),
-        pytest.param("latency", "--queries 5 --turns 2", ["p50_vs_bare_relay"], marks=SOAK),
+        pytest.param(
+            "latency",
+            "--queries 5 --turns 1 --messages 40000 --commit-records 100 --look-every 10",
+            [f"{name}_vs_bare_relay{load}" for load in latency.LOADS for name in ("p50", "p99")],
+            marks=SOAK,
+        ),
     ],
     ids=lambda value: value if re.fullmatch("[a-z.]+", str(value)) else "",
 )
