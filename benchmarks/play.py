@@ -37,7 +37,10 @@ def batch(topic: str, first: int, whole: Integers, dataset: Integers | int = 0, 
         "timestamp_ms": zeros,
         "query_id": ["q"] * count,
     } | more
-    texts = {name: TextList(usual.get(name, ())) for name in ("series", "query_id")}
+    texts = {name: usual.get(name, ()) for name in ("series", "query_id")}
+    texts = {
+        name: TextList(given) if isinstance(given, list | tuple) else given for name, given in texts.items()
+    }
     return QueryBatch(
         topic=topic, first=first, end=first + count, dataset=zeros + dataset, whole=whole, **(usual | texts)
     )

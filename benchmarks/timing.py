@@ -136,6 +136,11 @@ WORKLOADS: dict[str, tuple[Callable[[random.Random], bytes], Callable[[random.Ra
         lambda c: b"%d" % c.randrange(840_000, 850_000),
         lambda c: b"%d" % c.randrange(100_000, 110_000),
     ),
+    # Neither is a top but with a chance of e^-25, but the noise of the first could reach the bar, of the other not.
+    "bar_vs_far": (
+        lambda c: b"%d" % c.randrange(899_925, 899_945),
+        lambda c: b"%d" % c.randrange(100_000, 100_020),
+    ),
     "long_vs_short": (lambda c: b"%d" % c.randrange(100_000, 850_000), lambda c: b"%d" % c.randrange(10)),
     "decimal_vs_integer": (
         lambda c: b"%d.5" % c.randrange(10_000),

@@ -36,8 +36,16 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("name", "sizes", "figures"),
     [
-        ("engine", "--datasets 300 --rows 500 --batches 2 --repetitions 1", ["datasets_100k_vs_1"]),
-        ("sampler", "--count 2000 --repetitions 3", ["exact_vs_numpy_exponential"]),
+        (
+            "engine",
+            "--datasets 300 --rows 500 --batches 2 --repetitions 1",
+            ["datasets_1m_vs_1", "ns_per_query", "alert_us"],
+        ),
+        (
+            "sampler",
+            "--count 2000 --repetitions 3",
+            ["exact_vs_numpy_exponential", "test_ns_vs_numpy_exponential"],
+        ),
         (
             "planner",
             "--workloads 4 --runs 12 --engine 2 --engine-runs 2 --real-runs 1 --choices 1 --choice-runs 5",
