@@ -21,7 +21,7 @@ from stream_svt.service import exact
 from stream_svt.service.json_lines import MAX_NESTING, UNDECODABLE
 from stream_svt.service.padded import MARGIN, Integers, Mask, Padded
 from stream_svt.service.reasons import MAX_BYTES, Reason
-from stream_svt.service.shapes import Paths, Shape, shape_of
+from stream_svt.service.shapes import THRESHOLD, Fit, Paths, Shape, shape_of
 
 FEW: Final = 200
 """Messages for which the steps of many are not worth it."""
@@ -86,7 +86,7 @@ class JsonReader:
 
     def __init__(self, rows: RowDecoder) -> None:
         self._rows = rows
-        self._shapes: list[tuple[Shape, Options]] = []
+        self._shapes: list[tuple[Shape, str | None]] = []
 
     def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
         """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
@@ -115,20 +115,23 @@ class JsonReader:
             found.put(self._rows.decode(found.messages(rows)), rows)
 
     def _match(self, chunk: _Chunk) -> None:
-        """Try the shapes of earlier messages, then those of messages that have none of these."""
-        tried: list[tuple[int, Shape, Options]] = []
+        """Try the shapes of earlier messages, then those of messages that have none of these, as long as many have."""
+        tried: list[tuple[int, Shape, str | None]] = []
         known = iter(self._shapes)
         while len(chunk.unread) >= FEW and len(tried) <= _KEPT:
+            is_new = len(tried) >= len(self._shapes)
             if (shape := next(known, None) or self._shape(chunk)) is None:
                 break
             tried.append((chunk.read(*shape), *shape))
+            if is_new and tried[-1][0] < FEW:
+                break
         tried.sort(key=itemgetter(0), reverse=True)
-        self._shapes = [*((shape, options) for count, shape, options in tried if count >= FEW), *known][
+        self._shapes = [*((shape, monitor) for count, shape, monitor in tried if count >= FEW), *known][
             :_KEPT
         ]
 
-    def _shape(self, chunk: _Chunk) -> tuple[Shape, Options] | None:
-        """Return the shape of an unread message that is well-formed with a number as its value."""
+    def _shape(self, chunk: _Chunk) -> tuple[Shape, str | None] | None:
+        """Return the shape of an unread message that is well-formed with a number as its value, and its monitor."""
         for message in chunk.examples():
             shape = shape_of(message, self._rows.paths)
             if shape is None:
@@ -136,7 +139,7 @@ class JsonReader:
             sample = self._rows.decode([shape.sample])
             texts = {name: column[0] for name, column in sample.texts.items() if column[0] is not None}
             if texts == shape.texts and not sample.rejects and not sample.options.markers:
-                return shape, sample.options
+                return shape, sample.options.monitor.get(0)
         return None
 
 
@@ -149,7 +152,7 @@ class _Found:
         self.whole, self.fraction = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.texts = {name: (np.zeros(count, np.int64), np.full(count, -1)) for name in names}
         self._rejects: dict[int, Reason] = {}
-        self._options = Options.none()
+        self.options = Options.none()
         self._more: list[bytes] = []
         self._end = len(buffer)
 
@@ -161,18 +164,11 @@ class _Found:
         start = self.start[rows]
         return list(zip(start.tolist(), (start + self.length[rows]).tolist(), strict=True))
 
-    def put_options(self, options: Options, rows: list[int]) -> None:
-        """Take over the same options for all of some rows."""
-        for limit in options.threshold.values():
-            self._options.threshold.update(dict.fromkeys(rows, limit))
-        for name in options.monitor.values():
-            self._options.monitor.update(dict.fromkeys(rows, name))
-
     def put(self, columns: Columns, rows: list[int]) -> None:
         """Take over what was decoded of some rows."""
         self.whole[rows], self.fraction[rows] = columns.numbers
         self._rejects |= {rows[row]: reason for row, reason in columns.rejects.items()}
-        self._options.add(columns.options, rows)
+        self.options.add(columns.options, rows)
         for name, (start, length) in self.texts.items():
             length[rows] = -1
             if (texts := columns.texts.get(name)) is None:
@@ -206,7 +202,7 @@ class _Found:
             for name, (start, length) in self.texts.items()
             if name == "id" or (length >= 0).any()
         }
-        return Columns((self.whole, self.fraction), texts, self._rejects, self._options)
+        return Columns((self.whole, self.fraction), texts, self._rejects, self.options)
 
 
 class _Chunk:
@@ -233,11 +229,13 @@ class _Chunk:
         few = self._rows[self.unread[[0, len(self.unread) // 2, -1]]].tolist()
         yield from (message or b"" for message in self._found.messages(few))
 
-    def read(self, shape: Shape, options: Options) -> int:
+    def read(self, shape: Shape, monitor: str | None) -> int:
         """Read the texts of unread messages that have a shape, and where their values are; return how many have it."""
         is_first = len(self.unread) == self.size
         here = slice(None) if is_first else self.unread
         fit = shape.fit(self._text, self._start[here], self._stop[here])
+        if THRESHOLD in fit.texts:
+            self._read_thresholds(fit)
         unfit = self.unread[~fit.fits]
         self._begin[here], self._end[here] = fit.start, fit.stop
         self._begin[unfit] = self._end[unfit] = MARGIN
@@ -246,11 +244,27 @@ class _Chunk:
             starts, lengths = self._found.texts[name]
             starts[rows], lengths[rows] = start + (self._first - MARGIN), length
             lengths[self._rows[unfit]] = -1
-        if options.threshold or options.monitor:
-            self._found.put_options(options, self._rows[self.unread[fit.fits]].tolist())
+        if monitor is not None:
+            self._found.options.monitor.update(
+                dict.fromkeys(self._rows[self.unread[fit.fits]].tolist(), monitor)
+            )
         count = len(self.unread) - len(unfit)
         self.unread = unfit
         return count
+
+    def _read_thresholds(self, fit: Fit) -> None:
+        """Take over the thresholds of messages; those without a valid one do not fit."""
+        start, length = fit.texts.pop(THRESHOLD)
+        fitting = np.flatnonzero(fit.fits)
+        rows = self._rows[self.unread[fitting]].tolist()
+        spans = zip(start[fitting].tolist(), (start + length)[fitting].tolist(), strict=True)
+        for index, row, (first, last) in zip(fitting.tolist(), rows, spans, strict=True):
+            token = self._text.text[first:last]
+            limit = exact.threshold(token) if _NUMBER.fullmatch(token) else None
+            if limit is None:
+                fit.fits[index] = False
+            else:
+                self._found.options.threshold[row] = limit
 
     def rest(self) -> Integers:
         """Return the rows that are still unread."""

@@ -68,7 +68,8 @@ class JsonQueries:
     paths: Final = Paths(
         _VALUE,
         {name: (name,) for name in ("id", "series", "set")},
-        (("closed",), ("threshold",), ("monitor",)),
+        ("threshold",),
+        (("closed",), ("monitor",)),
     )
 
     def __init__(self, monitors: Collection[str]) -> None:

@@ -65,6 +65,11 @@ class Padded:
         found: Mask = self.characters - np.uint8(ord("0")) > 9
         return found
 
+    @cached_property
+    def number_ends(self) -> Mask:
+        """Mask of the bytes that no JSON number has inside."""
+        return ~_IN_NUMBERS[self.characters]
+
     def distance(self, marks: Mask, at: Integers, *, backwards: bool = False) -> Integers:
         """Return how many bytes from each index on, or before it, have no mark; at most `LONGEST`."""
         found, is_open = self.near(marks, at, backwards=backwards)
@@ -93,6 +98,9 @@ class Padded:
         is_open &= second == 0
         found += is_open * _EIGHT
         return found.view(np.int64), is_open
+
+
+_IN_NUMBERS: Final = np.isin(np.arange(256), list(b"+-.0123456789Ee"))
 
 
 def _no_utf8(text: NDArray[np.uint8]) -> Mask:

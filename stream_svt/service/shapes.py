@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,35 +21,53 @@ Path: TypeAlias = tuple[str, ...]
 
 
 class Paths(NamedTuple):
-    """Where the value of a message is and its texts by name; contents at ``fixed`` paths are part of its shape."""
+    """Where the value of a message is, its texts by name, and its threshold.
+
+    Contents at ``fixed`` paths are part of a message's shape.
+    """
 
     value: Path
     texts: Mapping[str, Path]
+    threshold: Path = ()
     fixed: Collection[Path] = ()
 
 
-_MAX_DIGITS: Final = 18
+class Kind(Enum):
+    """What stands between two fixed parts of a shape."""
+
+    TEXT = auto()
+    INTEGER = auto()
+    THRESHOLD = auto()
+
+
+THRESHOLD: Final = "threshold"
+_LONGEST: Final = {Kind.TEXT: MAX_TEXT, Kind.INTEGER: 18, Kind.THRESHOLD: 64}
+"""Most bytes of what has a name, or is no text."""
 _MAX_MESSAGE: Final = 1 << 14
 """Bytes of a message whose shape is looked for."""
 _QUOTE, _ZERO = b'"0'
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++', re.DOTALL)
 _NAME: Final = re.compile(rb'"([^"\\\x00-\x1f\x80-\xff]*)"')
+_NUMBER: Final = re.compile(rb"[-0-9]")
 _INTEGER: Final = re.compile(rb"0|[1-9][0-9]*")
 
 Tokens: TypeAlias = Sequence[re.Match[bytes]]
 
 
 class Field(NamedTuple):
-    """A text or integer from ``start`` to ``stop`` in a message, and the names of the texts that it is."""
+    """What stands from ``start`` to ``stop`` in a message, and the names of the texts that it is."""
 
     start: int
     stop: int
-    is_text: bool
+    kind: Kind
     names: tuple[str, ...]
 
 
 class Fit(NamedTuple):
-    """Which messages have a shape, where their values are, and start and length of their texts by name."""
+    """Which messages have a shape, where their values are, and start and length of their texts by name.
+
+    The threshold, where a message has one, is the text `THRESHOLD`; it may be no number.
+    """
 
     fits: Mask
     start: Integers
@@ -62,11 +81,8 @@ class Shape:
     def __init__(self, message: bytes, fields: Sequence[Field], start: int, stop: int) -> None:
         self.sample = message[:start] + b"0" + message[stop:]
         """The message with another value."""
-        self.texts = {
-            name: message[one.start : one.stop].decode(errors="replace")
-            for one in fields
-            for name in one.names
-        }
+        named = [(one, name) for one in fields for name in one.names if one.kind is not Kind.THRESHOLD]
+        self.texts = {name: message[one.start : one.stop].decode(errors="replace") for one, name in named}
         """Its texts by name, without those that are part of the shape."""
         self._is_ascii = all(message[one.start : one.stop].isascii() for one in fields)
         left = [field for field in fields if field.stop <= start]
@@ -98,9 +114,9 @@ class Shape:
         return Fit(fits, start, stop, texts)
 
     def _marks(self, text: Padded, field: Field) -> Mask:
-        if not field.is_text:
-            return text.no_digits
-        return text.text_ends if self._is_ascii else text.unicode_ends
+        if field.kind is Kind.TEXT:
+            return text.text_ends if self._is_ascii else text.unicode_ends
+        return text.no_digits if field.kind is Kind.INTEGER else text.number_ends
 
 
 def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) -> list[Literal]:
@@ -110,11 +126,11 @@ def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) ->
 
 
 def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> Mask:
-    """Return a mask of the valid fields; all that are are well-formed JSON."""
-    if field.is_text and not field.names:
+    """Return a mask of the valid fields: well-formed JSON, but for thresholds."""
+    if field.kind is Kind.TEXT and not field.names:
         return length < LONGEST
-    found: Mask = (length > 0) & (length <= (MAX_TEXT if field.is_text else _MAX_DIGITS))
-    if not field.is_text:
+    found: Mask = (length > 0) & (length <= _LONGEST[field.kind])
+    if field.kind is Kind.INTEGER:
         found &= (text.characters[start] != _ZERO) | (length == 1)
     return found
 
@@ -148,6 +164,8 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
             if (path := tuple(names)) in seen:
                 return None
             seen.add(path)
+        elif last == b":" and path == paths.threshold:
+            fields += [Field(*match.span(), Kind.THRESHOLD, (THRESHOLD,))] if _NUMBER.match(token) else []
         elif last == b":" and path not in paths.fixed:
             fields += _field(match, tuple(name for name, where in paths.texts.items() if where == path))
         last = token
@@ -180,5 +198,5 @@ def _end_of_value(tokens: Tokens, index: int) -> int:
 def _field(match: re.Match[bytes], names: tuple[str, ...]) -> list[Field]:
     start, stop = match.span()
     if match[0][0] == _QUOTE:
-        return [Field(start + 1, stop - 1, True, names)]
-    return [Field(start, stop, False, names)] if _INTEGER.fullmatch(match[0]) else []
+        return [Field(start + 1, stop - 1, Kind.TEXT, names)]
+    return [Field(start, stop, Kind.INTEGER, names)] if _INTEGER.fullmatch(match[0]) else []

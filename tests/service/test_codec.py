@@ -383,15 +383,6 @@ def test_a_message_whose_key_is_refused_is_not_decoded(decoded):
     assert decoded == []
 
 
-def test_an_invalid_value_slows_down_only_its_group(decoded):
-    values = [
-        b'{"id":"q%d","value":%b,"series":"s"}' % (i, b"NaN" if i == 9000 else b"7") for i in range(20_000)
-    ]
-    batch = decode(*values)
-    assert len(decoded) <= 256
-    assert [row for row, number in enumerate(numbers(batch)) if number is None] == [9000]
-
-
 def _misrouted(*keys: bytes, caplog: pytest.LogCaptureFixture) -> tuple[bool, int]:
     """Return whether the other partitioner explains these keys on the own partition, and how often that was logged."""
     caplog.clear()
