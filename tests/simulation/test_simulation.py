@@ -62,7 +62,13 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "two owners": (_UNFENCED, ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
-FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 179, "RetiresTooEarly": 248, "PausesBeforeReplay": 344}
+FIRST = {
+    "ForgetsBegins": 55,
+    "GoesOnWithAnyVersion": 179,
+    "PausesBeforeReplay": 435,
+    "RetiresTooEarly": 248,
+    "TakesAnyState": 85,
+}
 """The seed to begin with, where few catch it."""
 
 COUNT = 700
