@@ -23,7 +23,7 @@ SMALLEST: Final = 7
 """Bytes of the smallest record."""
 SHORT: Final = 512
 """Average bytes of records up to which it pays to guess where they begin."""
-RARE: Final = 4096
+RARE: Final = 256
 """Bytes for each record with headers from which on they are read here: the client reads many faster."""
 _STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
 """Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
@@ -172,7 +172,7 @@ def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Intege
         at += more
         more &= byte >> 7
         shift += 7
-    return value >> 1 ^ -(value & 1), at
+    return (value.view(np.uint64) >> 1).view(np.int64) ^ -(value & 1), at
 
 
 def _fields(
@@ -187,7 +187,7 @@ def _fields(
     offset, timestamp, log_append_time = bases
     if data.take(at, mode="clip").any():  # attributes, which no version of Kafka uses
         raise Irregular
-    delta, at = _varints(data, at + 1, 9)
+    delta, at = _varints(data, at + 1, 10)
     timestamp = timestamp + delta * (1 - log_append_time)
     delta, at = _varints(data, at)
     offset = offset + delta

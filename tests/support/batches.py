@@ -157,6 +157,15 @@ def as_columns(
     return found
 
 
+def disagreement(content: bytes, *arguments: Any, **options: Any) -> tuple[Found, Found] | None:
+    """Return what the two readers find where they differ; of a batch with an error they may show more or less."""
+    found, wanted = as_columns(content, *arguments, **options), by_client(content, *arguments)
+    if wanted.error is not None:
+        both = min(len(found.records), len(wanted.records))
+        found.records, wanted.records = found.records[:both], wanted.records[:both]
+    return None if found == wanted else (found, wanted)
+
+
 def whole_batches(*batches: Batch) -> list[Any]:
     """Return what aiokafka makes of batches that are taken whole."""
     return list(_partition(b"".join(one.encode() for one in batches), 0, (), whole=True))
