@@ -265,7 +265,7 @@ class Unread:
                 break
             try:
                 body = part.unread
-            except (Irregular, CorruptRecordException):
+            except Exception:  # of any kind: decompressing raises what the codecs do
                 if bodies:
                     break
                 raise

@@ -23,8 +23,10 @@ SMALLEST: Final = 7
 """Bytes of the smallest record."""
 SHORT: Final = 512
 """Average bytes of records up to which it pays to guess where they begin."""
+MANY: Final = 64
+"""Records with headers up to which they are read here: the client reads many faster."""
 RARE: Final = 256
-"""Bytes for each record with headers from which on they are read here: the client reads many faster."""
+"""Bytes for each record with headers from which on more than `MANY` are read here, too."""
 _STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
 """Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
 
@@ -165,7 +167,7 @@ def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Intege
     value = (byte & 127).astype(np.int64)
     more, at, shift = byte >> 7, at + 1, 7
     while more.any():
-        if shift == 7 * most:
+        if shift >= 7 * most:
             raise Irregular
         byte = data.take(at, mode="clip")
         value += ((byte & 127) * more).astype(np.int64) << shift
@@ -201,7 +203,7 @@ def _fields(
     ):
         raise Irregular
     rows = np.flatnonzero(count).tolist()
-    if sparse and len(rows) * RARE > len(data):
+    if sparse and len(rows) > MANY and len(rows) * RARE > len(data):
         raise Irregular
     headers: dict[int, Headers] = {}
     for row in rows:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import random
-from collections.abc import Callable
+import sys
+import types
+from collections.abc import Callable, Iterator
 
 import pytest
 from aiokafka import codec as codecs
@@ -198,7 +201,7 @@ def noted(made: list[list[str]], original: Callable[..., object]) -> Callable[..
 
 
 def test_after_a_batch_that_only_the_client_reads_the_others_are_read_as_columns():
-    odd = Batch(300, [Wire(index, odd=1) for index in range(5)])
+    odd = Batch(300, [Wire(index) for index in (0, 2, 1, 3, 4)])
     content = answer(queries(300), odd, queries(200, 305), odd.changed(base=505), queries(9, 510))
     for most in (1 << 20, 7):
         assert as_columns(content, most=[most]) == by_client(content)
@@ -231,14 +234,52 @@ def test_a_wrong_number_of_records_is_an_error(number):
     assert as_columns(content).error is by_client(content).error is CorruptRecordException
 
 
-def test_every_end_and_every_changed_bit_of_a_batch_leads_to_what_the_client_finds():
+def changed_batches() -> Iterator[bytes]:
+    """Yield a batch of three records cut at every byte and with every bit changed, and some of other kinds."""
     whole = Batch(
-        5, [Wire(0, 1, b"ab", b"{}"), Wire(1, 900, None, b"[0]", [(b"n", None)]), Wire(4, -1, b"", None)]
+        5,
+        [
+            Wire(0, 1, b"ab", b"{}"),
+            Wire(1, 900, None, b"[0]", [(b"n", None)] * 2),
+            Wire(4, -70_000, b"", None),
+        ],
     )
     plain = whole.plain
     for end in range(len(plain)):
-        compare((answer(whole.changed(content=plain[:end])), [], 5), [1 << 20], text=False)
+        yield answer(whole.changed(content=plain[:end]))
     for bit in range(8 * len(plain)):
         content = bytearray(plain)
         content[bit // 8] ^= 1 << bit % 8
-        compare((answer(whole.changed(content=bytes(content))), [], 5), [1 << 20], text=bool(bit % 2))
+        yield answer(whole.changed(content=bytes(content)))
+    yield answer(whole.changed(attributes=LOG_APPEND_TIME), queries(30, 10), queries(2, 40))
+    yield answer(whole.changed(records=[Wire(0), Wire(2), Wire(1), Wire(4)]))
+
+
+def test_every_end_and_every_changed_bit_of_a_batch_leads_to_what_the_client_finds():
+    for content in changed_batches():
+        for text in (False, True):
+            assert disagreement(content, 5, text=text) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("if (at != end).any():", "if False:"),
+        ('if data.take(at, mode="clip").any():', "if False:"),
+        ("delta * (1 - log_append_time)", "delta"),
+        ("(offset[1:] <= offset[:-1]).any()", "False"),
+        ("view(np.int64) ^ -(value & 1)", "view(np.int64)"),
+        ("offset = offset + delta", "offset = offset + np.arange(len(delta))"),
+        ("shift += 7", "shift += 8"),
+        ("None if length < 0 else buffer", "buffer"),
+    ],
+)
+def test_a_reader_that_is_wrong_in_one_place_is_caught(monkeypatch, right, wrong):
+    source = inspect.getsource(columns)
+    assert source.count(right) == 1
+    broken = types.ModuleType("broken")
+    monkeypatch.setitem(sys.modules, "broken", broken)
+    exec(source.replace(right, wrong), vars(broken))  # noqa: S102
+    for name in ("Body", "Irregular", "read"):
+        monkeypatch.setattr(module, name, getattr(broken, name))
+    assert any(disagreement(content, 5, text=text) for content in changed_batches() for text in (False, True))

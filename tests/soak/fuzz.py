@@ -1,10 +1,10 @@
 """Malformed input in bulk: ``tests/run soak fuzz [--count N] [--first SEED]``.
 
-Query records (JSON, mapped JSON, Avro and its schemas, Arrow), control commands, configurations, alerts and state
-records are made up, or valid ones are mutated. Nothing may crash, hang or grow; a record that is refused is refused for
-a public reason; whoever stands beside a malformed record is read as if it were not there. Counted is only what was
-malformed: what the package refused, or had to read as no number; what a mutation left well-formed is handled and not
-counted.
+Batches of records, query records (JSON, mapped JSON, Avro and its schemas, Arrow), control commands, configurations,
+alerts and state records are made up, or valid ones are mutated. Nothing may crash, hang or grow; a record that is
+refused is refused for a public reason; whoever stands beside a malformed record is read as if it were not there.
+Counted is only what was malformed: what the package refused, or had to read as no number; what a mutation left
+well-formed is handled and not counted.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import CONTEXT, Entry, finish, holding
 from tests.soak import poison, report
 from tests.soak.stage import Outcome
+from tests.support import batches
 from tests.support.avro import AtHand, encode, varint
 from tests.support.avro import record as schema_of
 
@@ -60,7 +61,8 @@ GROWTH, GROWTH_EACH = 160 << 20, 128
 """Bytes by which the process may grow: at once, for what fills in the beginning, and with each message. Measured were
 80 MiB after 10,000 messages, 83 after 60,000, 108 after a million."""
 SHARES = {
-    "query": 0.6,
+    "query": 0.55,
+    "batch": 0.05,
     "mapped": 0.06,
     "avro": 0.06,
     "columnar": 0.11,
@@ -318,6 +320,32 @@ class Fuzzer:
             step = self._engine.step(batch)
         if self.chance.random() < 0.05:
             self._keep()
+
+    def batch(self) -> None:
+        """Batches whose records are mutated, with checksums that hold: read as columns as by the client."""
+        chance = self.chance
+        for _ in range(BATCH):
+            records = [
+                batches.Wire(
+                    offset,
+                    chance.choice((0, 5, -900, 1 << 40)),
+                    chance.choice((b"a", None)),
+                    self.valid(offset),
+                )
+                for offset in range(chance.choice((1, 3, 40)))
+            ]
+            whole = batches.Batch(
+                7, records, chance.randrange(5), chance.choice((0, batches.LOG_APPEND_TIME))
+            )
+            if chance.random() < 0.8:
+                whole = whole.changed(content=self.mutated(whole.plain))
+            elif whole.codec:
+                whole = whole.changed(compressed=self.mutated(batches.CODECS[whole.codec](whole.plain)))
+            content, most = whole.encode(), chance.choice((1, 7, 1 << 20))
+            read = partial(batches.disagreement, content, 7, most=[most], text=chance.random() < 0.5)
+            if self._hold("batch", content, read) is not None:
+                self._complain("a batch is not read as by the client", content)
+            self.kinds["batch"] += whole.content is not None or whole.compressed is not None
 
     def mapped(self) -> None:
         """Records of a topic with other fields: mutated ones between good neighbours."""

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from stream_svt.kafka import columns
 from stream_svt.protocol import sealing
 from stream_svt.service import columnar
 from stream_svt.service.codec import QueryDecoder
@@ -68,6 +69,13 @@ UNCHECKED = SimpleNamespace(
         (fuzz.released, "identity_of", raises, Fuzzer.alert, "alert raised TypeError"),
         (Verifier, "__call__", raises, Fuzzer.command, "signed command raised TypeError"),
         (columnar, "_values", refuses, Fuzzer.columnar, "although only its values are odd"),
+        (
+            columns,
+            "_after_lengths",
+            lambda data, begin, end: begin + 1,
+            Fuzzer.batch,
+            "not read as by the client",
+        ),
     ],
 )
 def test_code_that_misbehaves_is_caught(monkeypatch, owner, name, broken, play, said) -> None:

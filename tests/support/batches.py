@@ -32,20 +32,17 @@ def sized(part: bytes | None) -> bytes:
 
 @dataclass(frozen=True)
 class Wire:
-    """A record; ``odd`` replaces its attributes byte."""
+    """A record."""
 
     offset: int
     time: int = 0
     key: bytes | None = b"key"
     value: bytes | None = b"value"
     headers: Sequence[tuple[bytes, bytes | None]] = ()
-    odd: int = 0
 
     def encode(self) -> bytes:
         headers = b"".join(sized(name) + sized(value) for name, value in self.headers)
-        body = (
-            bytes([self.odd]) + varint(self.time) + varint(self.offset) + sized(self.key) + sized(self.value)
-        )
+        body = b"\0" + varint(self.time) + varint(self.offset) + sized(self.key) + sized(self.value)
         return sized(body + varint(len(self.headers)) + headers)
 
 
