@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
@@ -25,7 +24,17 @@ from stream_svt.monitor.released import (
     Totals,
 )
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, RunState, Signal, State, StateRecord, to_bytes
+from stream_svt.monitor.snapshot import (
+    NO_SECRETS,
+    VERSION,
+    Figures,
+    RunState,
+    Signal,
+    State,
+    StateRecord,
+    from_bytes,
+    to_bytes,
+)
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
@@ -65,6 +74,9 @@ EVENT_BYTES = 800
 """Approximate size of an event, in the outbox and on the alert topic."""
 # A global is faster than an attribute of the enum: loading compares it with every state.
 _RUNNING = State.RUNNING
+
+Amounts = tuple[int, int, int, int]
+"""A dataset's limit, spent and reserved amounts, and its number of charges."""
 
 
 class DatasetAccount(StateRecord, array_like=True, gc=False):
@@ -158,10 +170,11 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         return lost
 
     @property
-    def charges(self) -> int:
-        """Number of charges; under zCDP a run is charged once, when it begins."""
-        pure = self.ledger.kind is Kind.PURE
-        return sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
+    def amounts(self) -> Amounts:
+        """What sums over datasets count; under zCDP a run is charged once, when it begins."""
+        ledger, pure = self.ledger, self.ledger.kind is Kind.PURE
+        charges = sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
+        return ledger.limit, ledger.spent, ledger.reserved, charges
 
     def check(self, spec: DatasetSpec | None, same: Container[str]) -> None:
         """Refuse a loaded account that this release or declaration cannot use; ``spec`` is None if none declares it.
@@ -171,9 +184,6 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         """
         if spec is not None:
             self._refuse_changed(spec)
-            # Equal texts, and equal secrets below, are shared: saves memory.
-            self.name, self.unit = spec.name, spec.unit
-        self.run_states = {sys.intern(name): run_state for name, run_state in self.run_states.items()}
         for name, run_state in self.run_states.items():
             if run_state.state is _RUNNING and name not in same:
                 message = (
@@ -182,8 +192,6 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
                     "there first"
                 )
                 raise UnreadableState(message)
-            if run_state.secrets == NO_SECRETS:
-                run_state.secrets = NO_SECRETS
 
     def _refuse_changed(self, spec: DatasetSpec) -> None:
         kind, field = self.ledger.kind, "limit"
@@ -235,14 +243,25 @@ class Commit:
     opened: list[tuple[str, int, int]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Before:
+    """What sums have counted of a changed account: amounts, and figures of the monitors that may have changed."""
+
+    amounts: Amounts
+    figures: dict[str, Figures] = field(default_factory=dict)
+
+
 class Accounts:
     """Accounts of a shard by dataset number, and the next commit.
 
+    An account at rest is its record, as on the state topic. It is decoded to be read, and to be changed; `take_commit`
+    encodes the changed ones. So an account that `read` or `account` returned is used before the next commit only.
+
     Attributes:
-        held: The account of every dataset that has one, to read; `account` returns one to change.
+        changed: The accounts that changed since the last commit.
+        before: What `Projection` has counted of each of these.
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
         sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
-        dirty: Numbers of the datasets whose account changed since the last commit.
         covered: The mask of the datasets that each monitor in use covers.
     """
 
@@ -260,12 +279,13 @@ class Accounts:
         self.entropy = entropy
         self.queues = QueueJournal()
         self.mutes: dict[str, dict[int, Mutes]] = {}
-        self.held: dict[int, DatasetAccount] = {}
+        self.changed: dict[int, DatasetAccount] = {}
+        self.before: dict[int, Before] = {}
         self.sequence = 0
         self.shard_events = 0
         self.next = Commit()
-        self.dirty: set[int] = set()
         self.covered: dict[str, Mask] = {}
+        self._stored = [b""] * len(datasets)
         self._bounds = bounds
         self._size = 0
 
@@ -276,7 +296,7 @@ class Accounts:
         return (
             len(following.opened) >= bounds.runs
             or len(following.rejects) >= bounds.rejects
-            or len(self.dirty) + len(following.records) >= bounds.records
+            or len(self.changed) + len(following.records) >= bounds.records
             or self._size + EVENT_BYTES * len(following.events) + self.queues.pending_bytes >= bounds.size
         )
 
@@ -288,31 +308,63 @@ class Accounts:
         """Return the commit with the records of changed accounts and queues, and begin the next one."""
         commit, self.next = self.next, Commit()
         commit.records |= self.queues.save()
-        for number in sorted(self.dirty):
-            account = self.held[number]
-            commit.records[f"d/{account.name}".encode()] = to_bytes(account)
-        self.dirty, self._size = set(), 0
+        for number, account in sorted(self.changed.items()):
+            data = self._stored[number] = to_bytes(account)
+            commit.records[f"d/{account.name}".encode()] = data
+        self.changed, self.before, self._size = {}, {}, 0
         return commit
+
+    def discard(self) -> None:
+        """Free all accounts and queues."""
+        self._stored, self.changed, self.mutes, self.queues = [], {}, {}, QueueJournal()
+
+    def hold(self, number: int, data: bytes) -> None:
+        """Keep the stored record of a dataset's account."""
+        self._stored[number] = data
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the datasets that have an account, in ascending order."""
+        return [number for number, data in enumerate(self._stored) if data or number in self.changed]
+
+    def read(self, number: int) -> DatasetAccount | None:
+        """Return the account of a dataset, to read; None if it has none yet."""
+        account = self.changed.get(number)
+        if account is None and (data := self._stored[number]):
+            return from_bytes(DatasetAccount, data, key=f"d/{self.datasets[number].name}")
+        return account
 
     def account(self, number: int) -> DatasetAccount:
         """Return the account of a dataset, to change; a new account is announced."""
-        account = self.held.get(number)
+        account = self.changed.get(number)
+        if account is not None:
+            return account
+        account = self.read(number)
         if account is None:
             spec = self.datasets[number]
-            account = self.held[number] = DatasetAccount.of(spec)
+            account = self.changed[number] = DatasetAccount.of(spec)
+            self.before[number] = Before((spec.limit, 0, 0, 0))
             detail: dict[str, Any] = {"unit": account.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
             self.announce(EventType.DECLARED, account, "first-start", **detail)
-        if number not in self.dirty:
-            self.dirty.add(number)
-            begins = sum([len(one.earlier) for one in account.run_states.values()])
-            self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states) + begins
+        else:
+            self.changed[number], self.before[number] = account, Before(account.amounts)
+        begins = sum([len(one.earlier) for one in account.run_states.values()])
+        self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states) + begins
         return account
+
+    def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
+        """Return the account of a dataset and the state of a monitor in it, to change."""
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        figures = self.before[number].figures
+        if monitor not in figures:
+            figures[monitor] = run_state.figures
+        return account, run_state
 
     def run_state(self, monitor: str, number: int) -> RunState:
         """Return the state of a monitor on a dataset, to read."""
-        account = self.held.get(number)
+        account = self.read(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
     def sharing(self, number: int) -> int:
@@ -324,8 +376,9 @@ class Accounts:
         account = self.account(number)
         account.ledger.raise_limit(limit)
         self.announce(EventType.BUDGET_RAISED, account, "command")
-        for run_state in account.run_states.values():
+        for monitor, run_state in account.run_states.items():
             if run_state.state is State.EXHAUSTED:
+                self.to_change(monitor, number)
                 run_state.signal(Signal.BUDGET_RAISED)
 
     # -- events ----------------------------------------------------------------------------------------------

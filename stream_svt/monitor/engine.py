@@ -151,7 +151,7 @@ class Engine:
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
-        self.projection.cover(spec.name, runner.runs.covers)
+        self.projection.cover(spec.name)
         if journal:
             self.store_plan(runner.runs.plan)
         self.declare(spec)
@@ -271,8 +271,8 @@ class Engine:
     def take_commit(self) -> Commit:
         """Return everything that has to become durable next."""
         accounts = self.accounts
-        names = self.number.keys() & {queue.dataset for queue in accounts.queues.changed}
-        self.projection.changed.update(self.number[name] for name in names)
+        for queue in accounts.queues.changed:
+            self.projection.count_queue(queue)
         views, totals = self.projection.take_views(), self.projection.take()
         commit = accounts.take_commit()
         positions = {
@@ -294,11 +294,12 @@ class Engine:
                 runner.runs.committed(number, run)
         self._taken = []
 
-    def discard(self) -> list[DatasetAccount]:
-        """Return the accounts, which hold most objects, so that the caller can free them gradually."""
-        self.undeclared = []
-        accounts, self.accounts.held = list(self.accounts.held.values()), {}
-        return accounts
+    def discard(self) -> None:
+        """Free the state; the engine cannot be used any more."""
+        self.runners.clear()
+        self.undeclared.clear()
+        self.retired.clear()
+        self.accounts.discard()
 
 
 def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:

@@ -289,8 +289,9 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
         engine.accounts.raise_limit(number, limit)
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
-    for runner in engine.runners.values():
-        runner.runs.refresh([number])
+    for name, run_state in engine.accounts.account(number).run_states.items():
+        if name in engine.runners:
+            engine.runners[name].runs.show(number, run_state)
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 
@@ -302,7 +303,7 @@ def _close_ledger(engine: Engine, name: str) -> bool:
         account = from_bytes(DatasetAccount, retired, key=f"r/{name}")
     else:
         number = engine.number[name]
-        if number not in engine.accounts.held:
+        if engine.accounts.read(number) is None:
             return False
         for runner in engine.runners.values():
             if runner.runs.is_open(number):
@@ -320,11 +321,11 @@ def close_runs_of_topic(engine: Engine, topic: str) -> Iterator[None]:
     Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
     """
     for runner in engine.runners_of(topic):
-        held = [n for n, account in engine.accounts.held.items() if runner.name in account.run_states]
-        for count, number in enumerate(held, start=1):
-            runner.runs.drop_waiting(number)
-            if runner.runs.is_open(number):
-                runner.runs.end_run(number, "loss", full_price=True)
+        runs = runner.runs
+        for count, number in enumerate(sorted({*runs.queues, *runs.open_datasets()}), start=1):
+            runs.drop_waiting(number)
+            if runs.is_open(number):
+                runs.end_run(number, "loss", full_price=True)
             if engine.full or count % AT_ONCE == 0:
                 yield
         yield

@@ -2,92 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.batch import Integers, Mask
+from stream_svt.monitor.accounts import Accounts, Amounts, DatasetAccount
+from stream_svt.monitor.batch import Mask
+from stream_svt.monitor.mutes import Mutes
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import DatasetView, MonitorTotals, MonitorView, OtherTotals, Totals
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import PAUSED, RunState, State
+from stream_svt.monitor.shard_datasets import KINDS, SHOWN
+from stream_svt.monitor.snapshot import PAUSED, Figures, RunState, State
 from stream_svt.privacy.loss import Kind, to_float
 
 STATES = (*(state.value for state in State), PAUSED)
 """States of a monitor on a dataset, as shown: a pause hides the state behind it."""
-_NOT_COVERED = len(STATES)
-_CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_RUN = RunState()
-_KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
-"""Measure of the ledgers in each group of datasets that are not shown one by one."""
-DATASETS_AT_ONCE = 500
-"""Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
 
 
-class _Table:
-    """Numbers of datasets in columns, and their exact sums by group.
+class _Counts(dict[int, int]):
+    """Numbers by dataset, zero for most; ``total`` is their sum."""
 
-    Group 0 are the datasets shown one by one, group 1 the others with ledgers in epsilon, group 2 those in rho.
-    ``states`` counts the datasets of each of `STATES`, in a table of a monitor.
-    """
+    total = 0
 
-    def __init__(
-        self, group: NDArray[np.int8], state: NDArray[np.int8] | None = None, **columns: NDArray[Any]
-    ) -> None:
-        self._group = group
-        self._columns = columns
-        self._state = np.zeros(0, dtype=np.int8) if state is None else state
-        self.states = np.bincount(self._state, minlength=len(STATES) + 1)
-        members = [group == number for number in range(3)]
-        self.sums = {
-            name: [sum(column[rows].tolist()) for rows in members] if column.any() else [0, 0, 0]
-            for name, column in columns.items()
-        }
+    def put(self, dataset: int, count: int) -> None:
+        """Store the number of a dataset."""
+        self.total += count - self.pop(dataset, 0)
+        if count:
+            self[dataset] = count
 
-    def put(self, rows: Integers, states: Sequence[str] = (), **values: Sequence[int]) -> None:
-        """Store new numbers and states of some datasets."""
-        if states:
-            codes = np.array([_CODES[state] for state in states], dtype=np.int8)
-            self.states += np.bincount(codes, minlength=len(STATES) + 1)
-            self.states -= np.bincount(self._state[rows], minlength=len(STATES) + 1)
-            self._state[rows] = codes
-        groups = self._group[rows].tolist()
-        for name, now in values.items():
-            column, sums = self._columns[name], self.sums[name]
-            for group, old, new in zip(groups, column[rows].tolist(), now, strict=True):
-                sums[group] += new - old
-            column[rows] = now
+
+class _MonitorSums:
+    """Sums over the datasets that a monitor covers; ``spent`` and ``left`` by group of datasets."""
+
+    def __init__(self, covers: Mask) -> None:
+        self.covers = covers
+        self.states = dict.fromkeys(STATES, 0) | {State.IDLE.value: int(covers.sum())}
+        self.spent, self.left = [0, 0, 0], [0, 0, 0]
+        self.muted, self.queued = _Counts(), _Counts()
 
 
 class Projection:
-    """Views and sums of the datasets of a shard.
+    """Views and sums of the datasets of a shard: of all but those with changes since the last `take`.
 
-    ``changed`` are datasets that the sums have not taken yet, besides those with changes since the last commit.
+    Sums are by group of datasets, see `ShardDatasets`.
     """
 
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
         self._accounts = accounts
         self._runners = runners
-        self.changed: set[int] = set()
         self._views_changed = True
         datasets = accounts.datasets
-        self._group = np.where(datasets.shown, 0, 1 + datasets.zcdp).astype(np.int8)
-        spent, reserved, charges = np.zeros((3, len(datasets)), dtype=np.int64)
-        limit = datasets.limit.copy()
-        self._ledgers = _Table(self._group, limit=limit, spent=spent, reserved=reserved, charges=charges)
-        self._members = np.bincount(self._group, minlength=3).tolist()
-        self._monitors: dict[str, _Table] = {}
+        self._group = datasets.group
+        self._members = [self._group.count(group) for group in range(3)]
+        self._amounts = [[*datasets.limits], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+        """Sums of each of `Amounts`."""
+        self._monitors: dict[str, _MonitorSums] = {}
 
-    def cover(self, name: str, covers: Mask) -> None:
-        """Add or reset a monitor on the datasets it covers; `update` adds its numbers there."""
-        state = np.where(covers, _CODES[State.IDLE], _NOT_COVERED).astype(np.int8)
-        muted, queued = np.zeros((2, len(covers)), dtype=np.int32)
-        spent, left = np.zeros((2, len(covers)), dtype=np.int64)
-        self._monitors[name] = _Table(self._group, state, muted=muted, queued=queued, spent=spent, left=left)
+    def cover(self, name: str) -> None:
+        """Add or reset a monitor on the datasets it covers; `add_state` has to follow where it has a state."""
+        runs = self._runners[name].runs
+        self._monitors[name] = _MonitorSums(runs.covers)
+        for queue in (*runs.mutes.values(), *runs.queues.values()):
+            self.count_queue(queue)
         self._views_changed = True
 
     def remove(self, name: str) -> None:
@@ -98,35 +79,62 @@ class Projection:
     def shown(self) -> list[DatasetView]:
         """Return the views of all datasets that are shown one by one."""
         self._views_changed = False
-        return list(map(self.view, np.flatnonzero(self._accounts.datasets.shown).tolist()))
+        shown = np.flatnonzero(np.frombuffer(self._group, dtype=np.uint8) == SHOWN)
+        return list(map(self.view, shown.tolist()))
 
     def take_views(self) -> list[DatasetView]:
         """Return the views that the next commit changes: at first, and if the monitors changed, all."""
         if self._views_changed:
             return self.shown()
-        is_shown = self._accounts.datasets.shown
-        return [self.view(number) for number in sorted(self._accounts.dirty) if is_shown[number]]
+        return [
+            self.view(number) for number in sorted(self._accounts.changed) if self._group[number] == SHOWN
+        ]
 
     def take(self) -> Totals:
         """Return the sums with the changes of the next commit."""
-        self.changed |= self._accounts.dirty
-        for _ in self.sum_up():
-            pass
+        accounts = self._accounts
+        for number, account in accounts.changed.items():
+            before, amounts = accounts.before[number], account.amounts
+            self._count(number, before.amounts, amounts)
+            before.amounts = amounts
+            for name, counted in before.figures.items():
+                before.figures[name] = figures = account.run_states[name].figures
+                self._count_state(name, number, counted, figures)
         return self.totals()
 
-    def sum_up(self) -> Iterator[None]:
-        """Update the sums from ``changed``, in slices: `totals` is valid after the last one."""
-        numbers = sorted(self.changed)
-        for start in range(0, len(numbers), DATASETS_AT_ONCE):
-            if start:
-                yield
-            part = numbers[start : start + DATASETS_AT_ONCE]
-            self.update(part)
-            self.changed.difference_update(part)
+    def add(self, number: int, account: DatasetAccount) -> None:
+        """Count an account that was loaded."""
+        self._count(number, (self._accounts.datasets[number].limit, 0, 0, 0), account.amounts)
+        for name, run_state in account.run_states.items():
+            self.add_state(name, number, run_state)
+
+    def add_state(self, name: str, number: int, run_state: RunState) -> None:
+        """Count a monitor's state on a dataset, the first since `cover`."""
+        self._count_state(name, number, _NO_RUN.figures, run_state.figures)
+
+    def count_queue(self, queue: Queue[Any]) -> None:
+        """Count the entries of a queue that has changed."""
+        sums, number = self._monitors.get(queue.monitor), self._accounts.datasets.number.get(queue.dataset)
+        if sums is not None and number is not None and sums.covers[number]:
+            counts = sums.muted if isinstance(queue, Mutes) else sums.queued
+            counts.put(number, queue.waiting)
+
+    def _count(self, number: int, before: Amounts, now: Amounts) -> None:
+        group = self._group[number]
+        for sums, old, new in zip(self._amounts, before, now, strict=True):
+            sums[group] += new - old
+
+    def _count_state(self, name: str, number: int, before: Figures, now: Figures) -> None:
+        sums, group = self._monitors.get(name), self._group[number]
+        if sums is not None and sums.covers[number]:
+            sums.states[before[0]] -= 1
+            sums.states[now[0]] += 1
+            sums.spent[group] += now[1] - before[1]
+            sums.left[group] += now[2] - before[2]
 
     def view(self, number: int) -> DatasetView:
         """Return the released state of a dataset."""
-        account = self._accounts.held.get(number) or DatasetAccount.of(self._accounts.datasets[number])
+        account = self._accounts.read(number) or DatasetAccount.of(self._accounts.datasets[number])
         ledger, kind = account.ledger, account.ledger.kind
         return DatasetView(
             dataset=account.name,
@@ -158,62 +166,29 @@ class Projection:
             ],
         )
 
-    def update(self, numbers: Sequence[int]) -> None:
-        """Take the present numbers of some datasets that have an account; no number occurs twice."""
-        held = {number: self._accounts.held[number] for number in numbers}
-        rows = np.array(numbers, dtype=np.int64)
-        self._ledgers.put(
-            rows,
-            limit=[account.ledger.limit for account in held.values()],
-            spent=[account.ledger.spent for account in held.values()],
-            reserved=[account.ledger.reserved for account in held.values()],
-            charges=[account.charges for account in held.values()],
-        )
-        # A monitor without a state on a dataset has not changed since `cover`.
-        for name in {name for one in held.values() for name in one.run_states} & self._monitors.keys():
-            table, runs = self._monitors[name], self._runners[name].runs
-            slots = {
-                number: account.run_states[name]
-                for number, account in held.items()
-                if name in account.run_states and runs.covers[number]
-            }
-            rows = np.array(list(slots), dtype=np.int64)
-            table.put(
-                rows,
-                [run_state.shown for run_state in slots.values()],
-                muted=list(map(runs.muted, slots)),
-                queued=list(map(runs.queued, slots)),
-                spent=[run_state.spent for run_state in slots.values()],
-                left=[run_state.left for run_state in slots.values()],
-            )
-
     def totals(self) -> Totals:
         """Return the sums."""
-        sums = self._ledgers.sums
+        limit, spent, reserved, charges = self._amounts
         return Totals(
             monitors={
                 name: MonitorTotals(
-                    states=dict(zip(STATES, table.states.tolist(), strict=False)),
-                    muted=sum(table.sums["muted"]),
-                    queued=sum(table.sums["queued"]),
-                    spent={
-                        kind.measure: to_float(table.sums["spent"][n], kind) for n, kind in _KINDS.items()
-                    },
-                    run_left={
-                        kind.measure: to_float(table.sums["left"][n], Kind.PURE) for n, kind in _KINDS.items()
-                    },
+                    states=dict(sums.states),
+                    muted=sums.muted.total,
+                    queued=sums.queued.total,
+                    spent={kind.measure: to_float(sums.spent[n], kind) for n, kind in KINDS.items()},
+                    run_left={kind.measure: to_float(sums.left[n], Kind.PURE) for n, kind in KINDS.items()},
                 )
-                for name, table in self._monitors.items()
+                for name, sums in self._monitors.items()
             },
             others={
                 kind.measure: OtherTotals(
                     datasets=self._members[group],
-                    limit=to_float(sums["limit"][group], kind),
-                    spent=to_float(sums["spent"][group], kind),
-                    reserved=to_float(sums["reserved"][group], kind),
-                    charges=sums["charges"][group],
+                    limit=to_float(limit[group], kind),
+                    spent=to_float(spent[group], kind),
+                    reserved=to_float(reserved[group], kind),
+                    charges=charges[group],
                 )
-                for group, kind in _KINDS.items()
+                for group, kind in KINDS.items()
                 if self._members[group]
             },
         )

@@ -33,7 +33,7 @@ class QueryTester:
             datasets = view.batch.dataset[start : segment.stop]
             idle = view.only_eligible(~live & ~muted & runs.covers[datasets], start)
             for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
-                runs.skip(runs.run_state(int(dataset)).shown, int(count))
+                runs.skip(runs.shown(int(dataset)), int(count))
         return segment
 
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
@@ -111,7 +111,7 @@ class QueryTester:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
         batch, start, dataset = segment.view.batch, segment.start, int(segment.view.batch.dataset[row])
         status = self.runs.status[dataset]
-        if series is not None and dataset in self.runs.mutes and status not in (Status.WAITING, Status.SKIP):
+        if series is not None and dataset in self.runs.mutes and status > Status.WAITING:
             hashes = batch.series.hashes()[row : segment.stop]
             same = np.flatnonzero(hashes[1:] == hashes[0]) + row + 1
             self._mute_rows(segment, same[batch.dataset[same] == dataset])
@@ -121,7 +121,7 @@ class QueryTester:
         later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1)) + row + 1
         if status == Status.WAITING:
             segment.stop = int(later.min(initial=segment.stop))
-        elif status == Status.SKIP:
+        elif status < Status.WAITING:
             segment.live[later - start] = segment.muted[later - start] = False
         else:
             rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
@@ -181,7 +181,7 @@ class QueryTester:
 
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can pay, None if there is none."""
-        return self.runs.plan.mechanism.branch_of(gaps, self.runs.run_state(dataset).left)
+        return self.runs.plan.mechanism.branch_of(gaps, int(self.runs.left[dataset]))
 
 
 class Append:

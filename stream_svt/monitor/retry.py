@@ -87,7 +87,7 @@ class RetryAppend(Append):
                     check_full = True
                 if status[dataset] == Status.PENDING:
                     return row
-                runs.skip(runs.run_state(dataset).shown, 1)
+                runs.skip(runs.shown(dataset), 1)
                 continue
             queue = queues.get(dataset)
             if queue is None:

@@ -5,7 +5,7 @@ The state that a query needs is in arrays over the shard's datasets, so that its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -21,7 +21,7 @@ from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
-from stream_svt.monitor.snapshot import NOT_COUNTED, SECRETS, RunState, Signal, State
+from stream_svt.monitor.snapshot import NOT_COUNTED, PAUSED, SECRETS, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -80,32 +80,54 @@ class Plan:
 class Status:
     """What happens to a dataset's next query: it is skipped, opens a run, waits for durable noise, or is tested.
 
-    With LIMITED it is skipped before the deadline, and opens a run from then on.
+    Up to EXHAUSTED it is skipped. With LIMITED it is skipped before the deadline, and opens a run from then on. With
+    PAUSED_RUN a run is open.
     """
 
-    SKIP: Final = 0
-    WAITING: Final = 1
-    PENDING: Final = 2
-    TESTABLE: Final = 3
-    LIMITED: Final = 4
+    NOT_COVERED: Final = 0
+    PAUSED: Final = 1
+    PAUSED_RUN: Final = 2
+    STOPPED: Final = 3
+    EXHAUSTED: Final = 4
+    WAITING: Final = 5
+    PENDING: Final = 6
+    TESTABLE: Final = 7
+    LIMITED: Final = 8
+
+
+_OPEN = frozenset({Status.PAUSED_RUN, Status.PENDING, Status.TESTABLE})
+_SHOWN: Mapping[int, str] = {
+    Status.PAUSED: PAUSED,
+    Status.PAUSED_RUN: PAUSED,
+    Status.STOPPED: State.HALTED.value,
+    Status.EXHAUSTED: State.EXHAUSTED.value,
+    Status.LIMITED: State.LIMITED.value,
+}
+"""`RunState.shown` of the states that one status stands for."""
 
 
 def _status_of(run_state: RunState) -> int:
     """Return the `Status` of a state whose open run, if any, is durable."""
-    if run_state.paused or run_state.stopped or run_state.state is _EXHAUSTED:
-        return Status.SKIP
-    if run_state.state is _LIMITED:
+    state = run_state.state
+    if run_state.paused:
+        return Status.PAUSED_RUN if state is _RUNNING else Status.PAUSED
+    if state is _EXHAUSTED:
+        return Status.EXHAUSTED
+    if run_state.stopped:
+        return Status.STOPPED
+    if state is _LIMITED:
         return Status.LIMITED
-    return Status.TESTABLE if run_state.state is _RUNNING else Status.WAITING
+    return Status.TESTABLE if state is _RUNNING else Status.WAITING
 
 
 class Runs:
     """The runs of one monitor, all under one ``plan``.
 
     Arrays by dataset number: ``covers`` (whether the monitor runs there), ``status`` (`Status`), ``secrets`` (`SECRETS`
-    of the open run) and ``deadline`` (the timestamp of a query, in ms, at which the run ends by schedule, or from which
-    a limited monitor may begin the next one). ``limited`` counts the datasets with `Status.LIMITED`. ``queues`` has the
-    queries that wait for another test, by dataset number.
+    of the open run), ``left`` (what that may still spend, in epsilon units) and ``deadline`` (the timestamp of a query,
+    in ms, at which the run ends by schedule, or from which a limited monitor may begin the next one; one number for all
+    while no dataset has any). ``limited`` counts the datasets with `Status.LIMITED`, ``pending`` has the runs whose
+    noise is not durable. ``queues`` has the queries that wait for another test, by dataset number.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -115,7 +137,10 @@ class Runs:
         self.plan = Plan.of(spec)
         self.status = np.zeros(count, dtype=np.uint8)
         self.secrets = np.zeros(count, dtype=SECRETS)
-        self.deadline = np.full(count, NEVER, dtype=np.int64)
+        self._secret_bytes = self.secrets.view(np.uint8).data
+        self.deadline = np.broadcast_to(np.int64(NEVER), count)
+        self.left = np.zeros(count, dtype=np.int64)
+        self.pending: dict[int, int] = {}
         self.mutes = accounts.mutes.setdefault(spec.name, {})
         self.filter = MuteFilter(self.mutes)
         self.queues: dict[int, Queue[Any]] = {}
@@ -127,28 +152,28 @@ class Runs:
         return self.plan.spec
 
     def cover(self, covers: Mask) -> None:
-        """Run on these datasets; `refresh` has to follow for those that have an account."""
+        """Run on these datasets; `show` has to follow for those where the monitor has a state."""
         self.covers = self.accounts.covered[self.name] = covers
         self.covers_all = bool(covers.all())
         self.limited = 0
-        self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
+        self.status[:] = np.where(covers, Status.WAITING, Status.NOT_COVERED)
 
-    def refresh(self, datasets: Sequence[int]) -> list[int]:
-        """Update the arrays from the states on some datasets with durable runs; return those where one exists."""
-        held, is_timed = self.accounts.held, self.spec.resample_every is not None
-        states = [(n, state) for n in datasets if (state := held[n].run_states.get(self.name)) is not None]
-        numbers = np.array([number for number, _ in states], dtype=np.int64)
-        secrets = b"".join([run_state.secrets for _, run_state in states])
-        self.secrets[numbers] = np.frombuffer(secrets, dtype=SECRETS)
-        status = [_status_of(run_state) for _, run_state in states]
-        self.limited -= int(np.count_nonzero(self.status[numbers] == Status.LIMITED))
-        self.status[numbers] = np.where(self.covers[numbers], status, Status.SKIP)
-        self.limited += int(np.count_nonzero(self.status[numbers] == Status.LIMITED))
-        self.deadline[numbers] = [
-            self._deadline(number, one) if is_timed or one.state is _LIMITED else NEVER
-            for number, one in states
-        ]
-        return [number for number, _ in states]
+    def show(self, dataset: int, run_state: RunState) -> None:
+        """Update the arrays from the state on a dataset."""
+        status = _status_of(run_state) if self.covers[dataset] else Status.NOT_COVERED
+        if status == Status.TESTABLE and dataset in self.pending:
+            status = Status.PENDING
+        self.limited += (status == Status.LIMITED) - int(self.status[dataset] == Status.LIMITED)
+        self.status[dataset] = status
+        size = SECRETS.itemsize
+        self._secret_bytes[size * dataset : size * (dataset + 1)] = run_state.secrets
+        self.left[dataset] = run_state.left
+        is_timed = self.spec.resample_every is not None or run_state.state is _LIMITED
+        deadline = self._deadline(dataset, run_state) if is_timed else NEVER
+        if deadline != NEVER and not self.deadline.flags.writeable:
+            self.deadline = self.deadline.copy()
+        if self.deadline.flags.writeable:
+            self.deadline[dataset] = deadline
 
     def _deadline(self, dataset: int, run_state: RunState) -> int:
         interval = self.spec.resample_every
@@ -200,8 +225,7 @@ class Runs:
 
     def _to_change(self, dataset: int) -> tuple[DatasetAccount, RunState]:
         """Return the account of a dataset and the monitor's state in it, to change."""
-        account = self.accounts.account(dataset)
-        return account, account.run_state(self.name)
+        return self.accounts.to_change(self.name, dataset)
 
     def _announce(
         self, kind: EventType, dataset: int, reason: str, charge: int = 0, **detail: object
@@ -211,7 +235,16 @@ class Runs:
 
     def is_open(self, dataset: int) -> bool:
         """Return whether a run of a dataset is open, paused or not."""
-        return self.run_state(dataset).state is _RUNNING
+        return int(self.status[dataset]) in _OPEN
+
+    def open_datasets(self) -> list[int]:
+        """Return the datasets with an open run, in ascending order."""
+        opened: list[int] = np.flatnonzero(np.isin(self.status, [*_OPEN])).tolist()
+        return opened
+
+    def shown(self, dataset: int) -> str:
+        """Return the state on a dataset as shown."""
+        return _SHOWN.get(int(self.status[dataset])) or self.run_state(dataset).shown
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -222,17 +255,15 @@ class Runs:
         """
         accounts, plan = self.accounts, self.plan
         account, run_state = self._to_change(dataset)
-        if self._is_limited(dataset, time_ms):
-            self.refresh([dataset])
-            return
-        if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
-            self.refresh([dataset])
+        is_barred = run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open
+        if self._is_limited(dataset, time_ms) or is_barred:
+            self.show(dataset, run_state)
             return
         charge = account.admit(run_state, plan.spec, plan.mechanism)
         if charge is None:
             run_state.signal(Signal.REFUSED)
             self._announce(EventType.EXHAUSTED, dataset, "budget")
-            self.refresh([dataset])
+            self.show(dataset, run_state)
             return
         self._count_begin(dataset, time_ms)
         run_state.signal(Signal.ADMITTED)
@@ -245,8 +276,8 @@ class Runs:
         accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
         self._announce(EventType.RUN_STARTED, dataset, reason, charge, alerts_charge_left=left)
-        self.refresh([dataset])
-        self.status[dataset] = Status.PENDING
+        self.pending[dataset] = run_state.run
+        self.show(dataset, run_state)
 
     def _is_limited(self, dataset: int, time_ms: int) -> bool:
         """Update whether `max_runs` keeps a dataset from a run that it could pay for; return it."""
@@ -276,8 +307,10 @@ class Runs:
 
     def committed(self, dataset: int, run: int) -> None:
         """Note that the noise of a run is durable: queries may be tested in it from now on."""
-        if self.status[dataset] == Status.PENDING and self.run_state(dataset).run == run:
-            self.status[dataset] = Status.TESTABLE
+        if self.pending.get(dataset) == run:
+            del self.pending[dataset]
+            if self.status[dataset] == Status.PENDING:
+                self.status[dataset] = Status.TESTABLE
 
     def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
         """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
@@ -299,7 +332,9 @@ class Runs:
             run_state.stopped = run_state.stopped or self.spec.on_halt == "stop"
             account.end_run(run_state)
             self._announce(EventType.RUN_HALTED, dataset, "cutoff")
-            self._ended(dataset)
+            self._ended(dataset, run_state)
+        else:
+            self.left[dataset] = run_state.left
         return ended
 
     def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
@@ -363,21 +398,23 @@ class Runs:
         run_state.stopped = run_state.stopped or close
         lost = account.end_run(run_state, full_price=full_price) if is_open else 0
         self._announce(EventType.RUN_CLOSED, dataset, reason, lost)
-        self._ended(dataset)
+        self._ended(dataset, run_state)
 
-    def _ended(self, dataset: int) -> None:
+    def _ended(self, dataset: int, run_state: RunState) -> None:
         """Remove the secrets of an ended run, and the mutes that end with it."""
         if dataset in self.mutes:
             self.mutes[dataset].end_run()
-        self.refresh([dataset])
+        self.pending.pop(dataset, None)
+        self.show(dataset, run_state)
 
     def pause(self, dataset: int, *, paused: bool = True, full_price: bool = False) -> None:
         """Pause or resume a dataset: its queries are skipped; an open run stays open, or closes at ``full_price``."""
         if full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
-        self._to_change(dataset)[1].paused = paused
+        run_state = self._to_change(dataset)[1]
+        run_state.paused = paused
         self._announce(EventType.PAUSED if paused else EventType.RESUMED, dataset, "command")
-        self.refresh([dataset])
+        self.show(dataset, run_state)
 
     def reopen(self, dataset: int) -> None:
         """End the open run, so that the next query of a dataset opens a new one with new noise.
@@ -393,7 +430,7 @@ class Runs:
             run_state.started_ms = NOT_COUNTED
         if run_state.state is _LIMITED:
             run_state.signal(Signal.LIMIT_PASSED)
-        self.refresh([dataset])
+        self.show(dataset, run_state)
 
     def top_branch_only(self, run_state: RunState) -> bool:
         """Return whether the rest of an open run cannot pay its most expensive branch."""

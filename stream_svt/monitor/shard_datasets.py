@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,13 +16,18 @@ from stream_svt.settings.monitors import MonitorSpec
 AT_ONCE = 5_000
 """Datasets, names or monitors' states taken between two yields: a few milliseconds of work."""
 NEVER = np.iinfo(np.int64).max
+SHOWN = 0
+"""Group of the datasets that are shown one by one."""
+KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
+"""Measure of the ledgers in each group of the others."""
+_GROUPS = {kind: group for group, kind in KINDS.items()}
 
 
 class ShardDatasets(Sequence[DatasetSpec]):
     """The datasets of one shard, by number; immutable after `fill_in_slices`, and shared by its engines.
 
     Attributes:
-        shown, zcdp, limit: Masks of those shown one by one, and of those in rho; declared limits, in ledger units.
+        group, limits: Each dataset's group, `SHOWN` or one of `KINDS`; the sum of each group's declared limits.
         periods: Begin and end (ms) of each dataset's period; None if no dataset has a period.
         patterns: Numbers of each generator's datasets, and their longest lateness in milliseconds.
     """
@@ -73,26 +78,25 @@ class ShardDatasets(Sequence[DatasetSpec]):
 
     def fill_in_slices(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
         """Add the datasets, in slices; they may be used after the last one."""
-        self.shown, self.zcdp = np.zeros((2, len(datasets)), dtype=np.bool_)
-        self.limit, begins = np.zeros((2, len(datasets)), dtype=np.int64)
+        group, self.limits = bytearray(), [0, 0, 0]
+        begins = np.zeros(len(datasets), dtype=np.int64)
         ends = np.full(len(datasets), NEVER, dtype=np.int64)
         generated: dict[str, list[int]] = defaultdict(list)
         lateness: dict[str, int] = defaultdict(int)
         for start in range(0, len(datasets), AT_ONCE):
             part = datasets[start : start + AT_ONCE]
-            rows = slice(start, start + len(part))
             self._datasets += part
             self.number.update((dataset.name, number) for number, dataset in enumerate(part, start))
-            self.shown[rows] = [dataset.name in self._names_shown for dataset in part]
-            self.zcdp[rows] = [dataset.kind is Kind.ZCDP for dataset in part]
-            self.limit[rows] = [dataset.limit for dataset in part]
             for number, one in enumerate(part, start):
+                group.append(SHOWN if one.name in self._names_shown else _GROUPS[one.kind])
+                self.limits[group[-1]] += one.limit
                 if one.from_ms is not None:
                     begins[number], ends[number] = one.from_ms, NEVER if one.ends_ms is None else one.ends_ms
                 if one.pattern:
                     generated[one.pattern].append(number)
                     lateness[one.pattern] = max(lateness[one.pattern], one.lateness_ms or 0)
             yield
+        self.group = bytes(group)
         if begins.any() or (ends != NEVER).any():
             self.periods = begins, ends
         self.patterns = {name: (np.array(numbers), lateness[name]) for name, numbers in generated.items()}

@@ -101,14 +101,17 @@ _TIMES = "<i8"
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
 
+Figures = tuple[str, int, int]
+"""A monitor's state on a dataset as shown, what its runs spent, and what the open run may still spend."""
+
+
 class RunState(_Secret, array_like=True, gc=False):
     """State of one monitor on one dataset, stored in this layout.
 
     ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record does not depend on them; they are zero
     without an open run. ``left`` is what the open run may still spend, in epsilon units. ``started_ms`` is the
     timestamp of the query that opened the latest run, `NOT_COUNTED` if that does not count for `max_runs`; ``earlier``
-    has those of earlier runs that count, in eight bytes each. A shard has up to millions of these structs: they refer
-    to text, bytes and numbers only, so that the garbage collector can ignore them.
+    has those of earlier runs that count, in eight bytes each.
     """
 
     state: State = State.IDLE
@@ -145,6 +148,11 @@ class RunState(_Secret, array_like=True, gc=False):
     def shown(self) -> str:
         """The state as shown: a pause hides the state behind it."""
         return PAUSED if self.paused else self.state.value
+
+    @property
+    def figures(self) -> Figures:
+        """What sums over datasets count."""
+        return PAUSED if self.paused else self.state, self.spent, self.left
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]

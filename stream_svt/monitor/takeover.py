@@ -135,23 +135,22 @@ def _load_monitors(engine: Engine, named: Named) -> set[str]:
 
 
 def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterator[None]:
-    numbers: list[int] = []
     size = 0
-    for position, (name, data) in enumerate(named, start=1):
+    for name, data in named:
         account = from_bytes(DatasetAccount, data, key=f"d/{name}")
         number = engine.number.get(name)
         account.check(None if number is None else engine.datasets[number], same)
         if number is None:
             engine.undeclared.append(account)
         else:
-            engine.accounts.held[number] = account
-            numbers.append(number)
+            engine.accounts.hold(number, data)
+            engine.projection.add(number, account)
+            for monitor, run_state in account.run_states.items():
+                if monitor in engine.runners:
+                    engine.runners[monitor].runs.show(number, run_state)
         size += len(data)
-        if size > LOADED_AT_ONCE or position == len(named):
-            for runner in engine.runners.values():
-                runner.runs.refresh(numbers)
-            engine.projection.update(numbers)
-            numbers, size = [], 0
+        if size > LOADED_AT_ONCE:
+            size = 0
             yield
 
 
@@ -184,8 +183,7 @@ def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
         raise UnreadableState(f"state records w/* are damaged: {message}")
     else:
         runner.runs.queues[number] = queue
-    if number in engine.accounts.held:
-        engine.projection.changed.add(number)
+    engine.projection.count_queue(queue)
 
 
 # -- datasets that the configuration no longer declares --------------------------------------------------
@@ -318,22 +316,24 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
 def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     """Change to another specification, after `check_spec` and `close_removed`; no commit before the last slice."""
     wanted = {monitor.name: monitor for monitor in spec.monitors}
+    changed: list[Runs] = []
+    engine.projection.take()
     for name in [name for name in engine.runners if name not in wanted]:
         _remove(engine, name)
         yield
     for name, monitor in wanted.items():
         if name not in engine.runners:
-            yield from _refresh_all(engine, engine.add(monitor).runs)
+            changed.append(engine.add(monitor).runs)
             _announce(engine, name, "added", monitor.hash())
             yield
         elif engine.runners[name].spec != monitor:
-            yield from _change(engine, engine.runners[name].runs, monitor)
-    for runner in engine.runners.values():
-        # `max_runs: auto` depends on the number of monitors.
-        if runner.runs.limited:
-            yield from _refresh_all(engine, runner.runs)
+            changed.append(engine.runners[name].runs)
+            _change(engine, changed[-1], monitor)
+            yield
+    # `max_runs: auto` depends on the number of monitors.
+    limited = [one.runs for one in engine.runners.values() if one.runs.limited and one.runs not in changed]
+    yield from _show_all(engine, changed, limited)
     engine.spec = spec
-    yield from engine.projection.sum_up()
 
 
 def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Sequence[str] = ()) -> None:
@@ -350,23 +350,26 @@ def _remove(engine: Engine, name: str) -> None:
     _announce(engine, name, "removed", "")
 
 
-def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
+def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> None:
     old, runs.plan = runs.spec, Plan.of(spec)
-    covers = engine.datasets.covers(spec)
-    if not np.array_equal(runs.covers, covers):
-        runs.cover(covers)
-        engine.projection.cover(runs.name, covers)
-        engine.projection.changed |= engine.accounts.held.keys()
-    yield from _refresh_all(engine, runs)
+    runs.cover(engine.datasets.covers(spec))
+    engine.projection.cover(runs.name)
     engine.store_plan(runs.plan)
     engine.declare(spec)
     _announce(engine, spec.name, "changed", runs.plan.hash, sorted(changed_fields(old, spec)))
-    yield
 
 
-def _refresh_all(engine: Engine, runs: Runs) -> Iterator[None]:
-    """Refresh a monitor on all datasets: it may have states there from an earlier time."""
-    numbers = list(engine.accounts.held)
-    for start in range(0, len(numbers), AT_ONCE):
-        engine.projection.changed.update(runs.refresh(numbers[start : start + AT_ONCE]))
-        yield
+def _show_all(engine: Engine, changed: Sequence[Runs], limited: Sequence[Runs]) -> Iterator[None]:
+    """Take the states of changed monitors on all datasets, some from an earlier time, and of limited ones anew."""
+    size = 0
+    for number in engine.accounts.numbers() if changed or limited else ():
+        account = engine.accounts.read(number)
+        states = {} if account is None else account.run_states
+        for runs in (one for one in (*changed, *limited) if one.name in states):
+            runs.show(number, states[runs.name])
+        for runs in (one for one in changed if one.name in states):
+            engine.projection.add_state(runs.name, number, states[runs.name])
+        size += 1 + len(states)
+        if size > AT_ONCE:
+            size = 0
+            yield

@@ -16,7 +16,6 @@ import numpy as np
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
@@ -85,7 +84,6 @@ class ShardSession(Committer):
         spans = await self.feed.spans([*self.workload.topics, self.control])
         await self._seek_commands(*spans[self.control])
         await self.in_slices(close_undeclared(engine), commits=True)
-        await self.in_slices(engine.projection.sum_up())
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
         if self.commands.closing:  # nothing is tested any more, so nothing is replayed
@@ -220,9 +218,10 @@ class ShardSession(Committer):
 
     # Running
 
-    def end(self) -> list[DatasetAccount]:
-        """Release the memory of the session; return the ledgers, which the caller frees gradually."""
-        return self.engine.discard() if hasattr(self, "engine") else []
+    def end(self) -> None:
+        """Free the state, although the traceback of an error may still refer to the session."""
+        if hasattr(self, "engine"):
+            self.engine.discard()
 
     async def run(self) -> None:
         """Read, step and commit until stopped or closed; then publish all charged events."""

@@ -4,9 +4,9 @@ One piece of a shard's work (loading, decoding, testing) takes about 50 millisec
 and if all of them ran a piece in the same round of the event loop, no heartbeat or web page would be served for
 seconds. So at most one shard runs a piece in each round (`pause`).
 
-A full garbage collection walks every object: half a second for the state of 200,000 runs. So objects that survive two
-young collections are frozen (`gc.freeze`) and freed by reference counting alone. An engine must therefore hold no
-reference cycle once it is discarded.
+A full garbage collection walks every object that may be in a cycle. So objects that survive two young collections are
+frozen (`gc.freeze`) and freed by reference counting alone. An engine must therefore hold no reference cycle once it is
+discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEPT = 64 << 20
 """Bytes of freed memory that the process keeps for its next batches."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 FREED_PER_TURN = 500
-"""Objects freed in one round of the event loop: ledgers of datasets, each with its monitors' runs."""
+"""Objects freed in one round of the event loop: declarations of datasets."""
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _next_collection: asyncio.TimerHandle | None = None

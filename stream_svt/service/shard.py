@@ -43,7 +43,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import remedy
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import collect_soon, free_gradually, pause, wait_first
+from stream_svt.service.event_loop import collect_soon, pause, wait_first
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.observer import CommitObserver
 from stream_svt.service.ports import Requests, ShardFeed, journal_of, verifier_of
@@ -203,7 +203,7 @@ class Shard:
             ending.callback(self._requests.paused.set)
             ending.push_async_callback(journal.close)
             ending.push_async_callback(feed.close)
-            ending.callback(lambda: free_gradually(session.end()))
+            ending.callback(session.end)
             try:
                 await session.open()
                 opened = time.monotonic()

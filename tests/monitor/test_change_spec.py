@@ -111,15 +111,14 @@ def test_a_schedule_applies_to_the_open_run_and_can_be_removed():
 def test_a_change_of_noise_or_price_ends_the_open_run_also_across_a_restart(change):
     play = _play(_PLAIN)
     play.more(Query(0, 10**5))
-    account = play.engine.accounts.account(0)
-    spent, reserved = account.ledger.spent, account.ledger.reserved
+    spent, reserved = play.ledger().spent, play.ledger().reserved
     assert reserved
     events = _change(play, _PLAIN.replace(*change))
     assert [(e.type, e.data.reason) for e in events] == [
         *[(EventType.RUN_CLOSED, "changed")] * 3,
         (EventType.SPEC_CHANGED, "changed"),
     ]
-    assert (account.ledger.spent, account.ledger.reserved) == (spent, 0), "what it did not spend is released"
+    assert (play.ledger().spent, play.ledger().reserved) == (spent, 0), "what it did not spend is released"
     play.crash()
     play.more(Query(0, 0))
     plan, run_state = play.runs().plan, play.run_state()

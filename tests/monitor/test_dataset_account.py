@@ -141,6 +141,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     assert_books_balance(play)
     play.more(*[Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])
     assert play.run_state().state is State.EXHAUSTED
+    ledger = play.ledger()
     assert ledger.spent == ledger.limit // price * price
     assert_books_balance(play)
 

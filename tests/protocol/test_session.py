@@ -12,7 +12,6 @@ from stream_svt.kafka.clients import Fenced
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.operations import Action, Command
-from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.takeover import load
 from stream_svt.protocol import session as session_module
@@ -68,7 +67,7 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 
 @pytest.mark.parametrize(
     ("where", "sliced"),
-    [(session_module, "load_in_slices"), (Projection, "sum_up"), (session_module, "change_spec_in_slices")],
+    [(session_module, "load_in_slices"), (session_module, "change_spec_in_slices")],
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str

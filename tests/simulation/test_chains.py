@@ -170,12 +170,11 @@ class FencesNobody(ProvingJournal):
 
 class _AnewAccounts(Accounts):
     def account(self, number: int) -> DatasetAccount:
-        if number not in self.held:
-            super().account(number)
-            self.held[number].ledger = DatasetAccount.of(
-                replace(self.datasets[number], spent_before=0)
-            ).ledger
-        return super().account(number)
+        is_new = self.read(number) is None
+        account = super().account(number)
+        if is_new:
+            account.ledger = DatasetAccount.of(replace(self.datasets[number], spent_before=0)).ledger
+        return account
 
 
 class BeginsAnew(Engine):

@@ -111,7 +111,7 @@ class ModelWorkload(AppliedWorkload):
             self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )
         if self.without_totals:  # what operators are shown of all datasets together is tested elsewhere
-            engine.projection.sum_up = engine.projection.update = lambda *numbers: ()
+            engine.projection.add = engine.projection.count_queue = lambda *changed: None
             engine.projection.take = Totals
         self.watch(engine)
         return engine

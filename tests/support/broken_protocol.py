@@ -21,7 +21,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
-from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.snapshot import RunState, to_bytes
 from stream_svt.monitor.takeover import retire
 from stream_svt.protocol.controls import Controls, Gate, Repeated, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
@@ -32,6 +32,7 @@ from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import MonitorSpec
 
 
 class SameTransaction(Journal):
@@ -254,18 +255,23 @@ class NamesEachOwner(ShardLog):
         return await super().transact(transaction)
 
 
-class _Redrawn(dict[int, DatasetAccount]):
-    def __setitem__(self, number: int, account: DatasetAccount) -> None:
-        for run_state in account.run_states.values():
-            if any(run_state.secrets):
-                noise = 1 + int.from_bytes(os.urandom(1), "big")  # zeros: no run is open
-                run_state.secrets = noise.to_bytes(8, "little", signed=True) * 3
-        super().__setitem__(number, account)
-
-
 class RedrawsNoise(Engine):
     """Draws new threshold noise at every takeover."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.accounts.held = _Redrawn()
+    def add(self, spec: MonitorSpec, **options: Any) -> Runner:
+        runner = super().add(spec, **options)
+        runs = runner.runs
+        show = runs.show
+
+        def redrawn(dataset: int, run_state: RunState) -> None:
+            if dataset not in self.accounts.changed and any(run_state.secrets):
+                noise = 1 + int.from_bytes(os.urandom(1), "big")  # zeros: no run is open
+                account = self.accounts.read(dataset)
+                assert account is not None
+                account.run_states[spec.name] = run_state
+                run_state.secrets = noise.to_bytes(8, "little", signed=True) * 3
+                self.accounts.hold(dataset, to_bytes(account))
+            show(dataset, run_state)
+
+        runs.show = redrawn  # type: ignore[method-assign]
+        return runner

@@ -43,7 +43,7 @@ def exhaust(engine: Engine) -> None:
             if runner.runs.is_open(number):
                 runner.runs.end_run(number, "paused", full_price=True)
             account.run_state(name).signal(Signal.REFUSED)
-            runner.runs.status[number] = Status.SKIP
+            runner.runs.status[number] = Status.EXHAUSTED
         account.ledger.charge(account.ledger.available)
 
 

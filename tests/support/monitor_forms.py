@@ -21,7 +21,7 @@ from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
 from stream_svt.monitor.sweep import OpenSets, columns_of
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.support.engine_play import Play, Query, finish
+from tests.support.engine_play import Play, Query
 
 TOPIC = "t"
 
@@ -175,10 +175,10 @@ def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
 
 def engine_state(engine: Engine) -> dict[Any, Any]:
     """Return everything that determines an engine's future and its views."""
-    finish(engine.projection.sum_up())
     found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
-    for number, account in engine.accounts.held.items():
-        found["ledger", number] = msgspec.structs.astuple(account.ledger)
+    for number in engine.accounts.numbers():
+        account = engine.accounts.read(number)
+        found["ledger", number] = account and msgspec.structs.astuple(account.ledger)
     for name, runner in engine.runners.items():
         found[name] = (runner.offset, runner.row, runner.clock_ms, runner.runs.plan.hash)
         for dataset, number in engine.number.items():
