@@ -309,7 +309,8 @@ class Accounts:
         commit, self.next = self.next, Commit()
         commit.records |= self.queues.save()
         for number, account in sorted(self.changed.items()):
-            data = self._stored[number] = to_bytes(account)
+            # An encoder's bytes keep room to grow; a copy has none.
+            data = self._stored[number] = bytes(memoryview(to_bytes(account)))
             commit.records[f"d/{account.name}".encode()] = data
         self.changed, self.before, self._size = {}, {}, 0
         return commit

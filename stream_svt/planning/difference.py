@@ -17,7 +17,7 @@ from typing import Any
 from stream_svt.errors import Problem
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.datasets import DatasetSpec, Terms
 from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
 from stream_svt.wording import listed
 
@@ -186,7 +186,7 @@ def _datasets(
         result.refused.append(Problem(0, "datasets", message))
     for name, one in wanted.items():
         before = known.get(name, one)
-        if replace(before, limit=one.limit).declaration != one.declaration:
+        if replace(before.terms, limit=one.limit).declaration != one.declaration:
             message = "measure, unit and period of a dataset never change: declare another dataset"
             result.refused.append(Problem(0, f"datasets.{name}", message))
         elif one.limit not in {before.limit, raised.get(name)}:
@@ -229,7 +229,7 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
             result.add(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
 
 
-def _each(one: DatasetSpec) -> str:
+def _each(one: DatasetSpec | Terms) -> str:
     return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
 
 

@@ -123,7 +123,9 @@ class Carried(_CarryOver, frozen=True, dict=True):
     def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
         """Return a dataset with its earlier limit and spending."""
         known = None if dataset.pattern else self.datasets.get(dataset.name)
-        return dataset if known is None else replace(dataset, limit=known.limit, spent_before=known.spent)
+        if known is None:
+            return dataset
+        return DatasetSpec(dataset.name, replace(dataset.terms, limit=known.limit, spent_before=known.spent))
 
     def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
         """Return the fields of a monitor that declare less than earlier ones of its topic, each with a remedy."""

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Annotated
 
+import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from stream_svt.privacy.loss import Kind
@@ -19,8 +20,8 @@ MAX_DATASETS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSpec:
-    """One private dataset with its budget.
+class Terms:
+    """Budget and time of private datasets.
 
     Attributes:
         kind, limit, spent_before: The measure, the privacy budget, and the part of it that an earlier application
@@ -31,7 +32,6 @@ class DatasetSpec:
         pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
-    name: str
     kind: Kind
     limit: int
     unit: str
@@ -43,14 +43,71 @@ class DatasetSpec:
     pattern: str = field(default="", compare=False)
 
     @property
+    def declaration(self) -> tuple[str, int, str, int | None, int | None]:
+        """Kind, limit, unit and period, which never change while a dataset exists."""
+        return (self.kind.value, self.limit, self.unit, self.from_ms, self.until_ms)
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, gc=False):
+    """One private dataset: its name, and `Terms` that those declared with it share."""
+
+    name: str
+    terms: Terms
+
+    @property
+    def kind(self) -> Kind:
+        """See `Terms`."""
+        return self.terms.kind
+
+    @property
+    def limit(self) -> int:
+        """See `Terms`."""
+        return self.terms.limit
+
+    @property
+    def unit(self) -> str:
+        """See `Terms`."""
+        return self.terms.unit
+
+    @property
+    def from_ms(self) -> int | None:
+        """See `Terms`."""
+        return self.terms.from_ms
+
+    @property
+    def until_ms(self) -> int | None:
+        """See `Terms`."""
+        return self.terms.until_ms
+
+    @property
     def ends_ms(self) -> int | None:
         """The moment from which no query counts, None for a dataset without a period."""
         return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
 
     @property
+    def lateness_ms(self) -> int | None:
+        """See `Terms`."""
+        return self.terms.lateness_ms
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """See `Terms`."""
+        return self.terms.horizon_ms
+
+    @property
+    def spent_before(self) -> int:
+        """See `Terms`."""
+        return self.terms.spent_before
+
+    @property
+    def pattern(self) -> str:
+        """See `Terms`."""
+        return self.terms.pattern
+
+    @property
     def declaration(self) -> tuple[str, int, str, int | None, int | None]:
-        """Kind, limit, unit and period, which never change while the dataset exists."""
-        return (self.kind.value, self.limit, self.unit, self.from_ms, self.until_ms)
+        """See `Terms`."""
+        return self.terms.declaration
 
 
 NAME_SLOT = "{name}"
@@ -125,7 +182,7 @@ class Generator:
     the settings that the datasets share, ``names`` the values of the placeholder {name}, ("",) without one.
     """
 
-    each: DatasetSpec
+    each: Terms
     names: tuple[str, ...]
     from_ms: int
 
@@ -150,8 +207,9 @@ class Generator:
         year, week, _ = day.isocalendar()
         text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
         until_ms = begin_ms + length_ms(self.pattern)
+        terms = replace(self.each, from_ms=begin_ms, until_ms=until_ms)
         for name in self.names:
-            yield replace(self.each, name=text.replace(NAME_SLOT, name), from_ms=begin_ms, until_ms=until_ms)
+            yield DatasetSpec(text.replace(NAME_SLOT, name), terms)
 
     def find(self, name: str) -> DatasetSpec | None:
         """Return the dataset of a generated name, in any period; None for other names."""
@@ -258,9 +316,9 @@ class DatasetDeclaration(Strict):
         Raises ValueError if the file of names cannot be read, is empty, or has an invalid line.
         """
         kind, limit = self.limit
-        each = DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
+        each = Terms(kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
         if self.generate is None or self.from_ is None:
-            return (replace(each, name=name) for name in self._names(read_names)), None
+            return (DatasetSpec(name, each) for name in self._names(read_names)), None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
         _generated_name(self.generate, max(names, key=len))
         each = replace(

@@ -10,6 +10,7 @@ import pytest
 from stream_svt.mechanisms.noise import tail
 from stream_svt.planning import PaidRuns, explain, reported_margin
 from stream_svt.planning.budget import LEAST_PAYMENTS, SURE, exhaustion
+from stream_svt.settings.datasets import DatasetSpec
 from tests.support.monitor_forms import spec_of
 
 HOT = "topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
@@ -156,7 +157,8 @@ def test_the_loss_of_a_unit_that_is_in_several_datasets_is_said(datasets, total)
 def test_of_what_was_carried_over_only_the_rest_lasts():
     whole = spec(STREAM)
     halves = enumerate("abc")
-    datasets = [replace(whole.datasets[0], name=name, spent_before=n * 5 * 10**8) for n, name in halves]
+    terms = whole.datasets[0].terms
+    datasets = [DatasetSpec(name, replace(terms, spent_before=n * 5 * 10**8)) for n, name in halves]
     text = "\n".join(explain(replace(whole, datasets=tuple(datasets))))
     assert "Carried  over: epsilon 1 of the limit was spent before (dataset c, the largest amount);" in text
     assert "for 3 whole runs: 30 alerts in all" in text

@@ -19,6 +19,7 @@ from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import NOTHING, ApplicationSpec, Carried
+from stream_svt.settings.datasets import DatasetSpec
 from tests.simulation.chains import CarryingOver, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
@@ -115,7 +116,7 @@ def end_for_whoever_asks(one: ShardHistory, successor: str) -> None:
 
 
 def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], **options: Any) -> Any:
-    fresh = tuple(replace(dataset, spent_before=0) for dataset in spec.datasets)
+    fresh = tuple(DatasetSpec(one.name, replace(one.terms, spent_before=0)) for one in spec.datasets)
     return carry_over(replace(spec, datasets=fresh, carried=NOTHING), shards, **options)
 
 
@@ -173,7 +174,8 @@ class _AnewAccounts(Accounts):
         is_new = self.read(number) is None
         account = super().account(number)
         if is_new:
-            account.ledger = DatasetAccount.of(replace(self.datasets[number], spent_before=0)).ledger
+            terms = replace(self.datasets[number].terms, spent_before=0)
+            account.ledger = DatasetAccount.of(DatasetSpec(account.name, terms)).ledger
         return account
 
 

@@ -32,6 +32,7 @@ from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -118,7 +119,9 @@ class DoublesLimits(Engine):
     """Uses twice the declared limits."""
 
     def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
-        doubled = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in spec.datasets)
+        doubled = tuple(
+            DatasetSpec(one.name, replace(one.terms, limit=2 * one.limit)) for one in spec.datasets
+        )
         names = [getattr(dataset, "name", dataset) for dataset in options.pop("datasets")]
         super().__init__(replace(spec, datasets=doubled), datasets=names, **options)
 
