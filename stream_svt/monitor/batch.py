@@ -61,10 +61,8 @@ class QueryBatch:
 
     def index_of(self, offset: int, row: int) -> int:
         """Return the first row at or after a position."""
-        start = int(np.searchsorted(self.offset, offset))
-        while start < len(self) and self.offset[start] == offset and self.row[start] < row:
-            start += 1
-        return start
+        start, end = np.searchsorted(self.offset, (offset, offset + 1)).tolist()
+        return int(start + np.searchsorted(self.row[start:end], row))
 
 
 @dataclass(frozen=True, slots=True)

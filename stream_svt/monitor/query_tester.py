@@ -79,13 +79,14 @@ class QueryTester:
         """Skip those of these rows whose series is muted at their clock."""
         if not len(rows):
             return
-        names, clock, is_muted = segment.view.batch.series, segment.view.clock, self.runs.is_muted
-        datasets = segment.view.batch.dataset[rows].tolist()
-        muted = [
-            row
-            for row, dataset in zip(rows.tolist(), datasets, strict=True)
-            if is_muted(dataset, names[row], int(clock[row]))
-        ]
+        batch, is_muted = segment.view.batch, self.runs.is_muted
+        columns = (
+            rows.tolist(),
+            batch.dataset[rows].tolist(),
+            batch.series.at(rows),
+            segment.view.clock[rows].tolist(),
+        )
+        muted = [row for row, *query in zip(*columns, strict=True) if is_muted(*query)]
         hit = np.array(muted, dtype=np.int64) - segment.start
         hit = hit[segment.live[hit]]
         segment.live[hit], segment.muted[hit] = False, True

@@ -8,7 +8,7 @@ texts makes many of them collide.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Final, Protocol, TypeAlias
@@ -38,7 +38,10 @@ class Texts(Protocol):
         """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
 
     def taken(self, rows: Integers) -> Texts:
-        """Return the texts of some rows."""
+        """Return the texts of some rows, in ascending order."""
+
+    def at(self, rows: Integers) -> list[str | None]:
+        """Return the texts of some rows, in ascending order, made at once."""
 
 
 class TextList:
@@ -59,6 +62,10 @@ class TextList:
     def taken(self, rows: Integers) -> TextList:
         """See `Texts`."""
         return TextList([self._texts[row] for row in rows.tolist()])
+
+    def at(self, rows: Integers) -> list[str | None]:
+        """See `Texts`."""
+        return [self[row] for row in rows.tolist()]
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -91,6 +98,10 @@ class TextSlices:
         """See `Texts`."""
         return TextSlices(self._buffer, self._start[rows], self._length[rows])
 
+    def at(self, rows: Integers) -> list[str | None]:
+        """See `Texts`."""
+        return [self[row] for row in rows.tolist()]
+
     def hashes(self) -> Hashes:
         """See `Texts`."""
         if self._hashes is None:
@@ -117,6 +128,12 @@ class TextCodes:
     def taken(self, rows: Integers) -> TextCodes:
         """See `Texts`."""
         return TextCodes(self._entries, self._codes[rows])
+
+    def at(self, rows: Integers) -> list[str | None]:
+        """See `Texts`."""
+        codes, which = np.unique(self._codes[rows], return_inverse=True)
+        texts = [None if code < 0 else self._entries[code] for code in codes.tolist()]
+        return [texts[index] for index in which.tolist()]
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -152,6 +169,20 @@ class TextParts:
     def __getitem__(self, row: int, /) -> str | None:
         part = bisect_right(self._ends, row)
         return self._parts[part][row - (self._ends[part - 1] if part else 0)]
+
+    def taken(self, rows: Integers) -> TextParts:
+        """See `Texts`."""
+        return TextParts([part.taken(own) for part, own in self._split(rows)])
+
+    def at(self, rows: Integers) -> list[str | None]:
+        """See `Texts`."""
+        return [text for part, own in self._split(rows) if len(own) for text in part.at(own)]
+
+    def _split(self, rows: Integers) -> Iterator[tuple[Texts, Integers]]:
+        """Yield the parts, each with its own rows."""
+        cuts = np.searchsorted(rows, self._ends)
+        for part, own, end in zip(self._parts, np.split(rows, cuts[:-1]), self._ends, strict=True):
+            yield part, own - (end - len(part))
 
     def hashes(self) -> Hashes:
         """See `Texts`."""

@@ -147,6 +147,17 @@ def test_records_of_several_types_and_dictionaries_become_one_batch():
     assert (found.rejects, found.set_id) == ([(12, "not-arrow")], [None, None, None, None, "s", None])
     assert [*map(str, numbers(found))] == ["1", "3/2", "5/2", "None", "1/4", "7"]
     assert found.threshold == {2: 1, 3: 2}
+    for rows_of_some in (np.array([0, 3, 5]), np.arange(6), np.zeros(0, np.int64)):
+        expected = [found.series[row] for row in rows_of_some.tolist()]
+        taken = found.series.taken(rows_of_some)
+        assert found.series.at(rows_of_some) == [taken[row] for row in range(len(taken))] == expected
+    assert [found.index_of(*place) for place in ((8, 1), (10, 1), (10, 9), (11, 0), (21, 0))] == [
+        1,
+        2,
+        4,
+        4,
+        6,
+    ]
     hashes = found.series.hashes().tolist()
     assert hashes[3] == hashes[4] != hashes[1] != hashes[0] == hashes[2] == hashes[5]
 
