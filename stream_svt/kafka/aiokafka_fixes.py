@@ -254,6 +254,15 @@ def set_fetch_wait(consumer: Consumer, milliseconds: int) -> None:
     consumer._fetcher._fetch_max_wait_ms = milliseconds  # noqa: SLF001
 
 
+def fetch_together(consumer: Consumer, seconds: float) -> None:
+    """Let the client fetch from a broker only once all that it has fetched from it is taken, or after ``seconds``.
+
+    By itself it fetches the other partitions after 0.1 seconds. That fetch waits at the broker for new records, and the
+    partitions whose records are taken meanwhile are not fetched before it ends.
+    """
+    consumer._fetcher._prefetch_backoff = seconds  # noqa: SLF001
+
+
 def has_failed(consumer: Consumer) -> bool:
     """Tell whether the consumer's fetch loop has ended: `getmany` returns nothing then, and raises no error."""
     return bool(consumer._fetcher.error_future.done())  # noqa: SLF001

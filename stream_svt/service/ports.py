@@ -49,6 +49,8 @@ LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits at the brokers: the end offset is known, so no record is awaited."""
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
 """Milliseconds that a fetch waits at the brokers, and after an empty one; a resumed partition waits for its end."""
+UNREAD_WAIT = 2.0
+"""Seconds that records of one topic may be unread before the shard's other topics are fetched without it."""
 MISSING_TIMEOUT = 1.0
 """Seconds for which a partition may be missing from the metadata: a new assignment has to fetch them first."""
 BATCHES_PER_TURN = 2_000
@@ -385,6 +387,7 @@ class ShardFeed:
             except BaseException:
                 await kafka.stop_quietly(client)
                 raise
+            aiokafka_fixes.fetch_together(client, UNREAD_WAIT)
             self._client = client
         if aiokafka_fixes.has_failed(self._client):
             raise BrokerUnavailable(f"shard {self.shard}: the client's fetch loop ended")

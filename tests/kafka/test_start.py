@@ -15,7 +15,7 @@ from stream_svt.kafka.clients import Cluster, spans, stop_quietly
 from stream_svt.service.config import parse_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.ports import Requests, ShardFeed
-from tests.support.topics import administrator
+from tests.support.topics import Topics, administrator
 from tests.support.worker import Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -84,3 +84,22 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
         topics = await admin.list_topics()
         assert partition.topic not in topics
         assert "of-a-program" in topics
+
+
+async def test_no_fetch_waits_for_a_quiet_topic_while_records_of_another_are_unread(topics: Topics) -> None:
+    """A shard that is busy for a tenth of a second would not get its next queries for half a second, or more."""
+    quiet, busy = await topics("quiet"), await topics("busy")
+    feed = ShardFeed(Cluster({"bootstrap_servers": topics.bootstrap_servers}), 0, 1, Requests())
+    feed.seek(quiet, 0)
+    feed.seek(busy, 0)
+    async with AIOKafkaProducer(bootstrap_servers=topics.bootstrap_servers) as producer:
+        await producer.send_and_wait(busy, b"first", partition=0)
+        assert await feed.fetch([quiet, busy], 20.0)
+        await producer.send_and_wait(busy, b"second", partition=0)
+        fetcher = feed._client._fetcher
+        await until(lambda: fetcher._records)
+        await asyncio.sleep(0.4)
+        assert not fetcher._in_flight
+        assert await feed.fetch([quiet, busy], 20.0)
+        await until(lambda: fetcher._in_flight)
+    await feed.close()
