@@ -79,7 +79,7 @@ def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
         assert [index.number(name.encode()) for name in names] == list(range(len(names)))
         assert one.number == other.number
         assert one.datasets.group == other.datasets.group
-        assert np.array_equal(one.datasets.limit, other.datasets.limit)
+        assert one.datasets.limits == other.datasets.limits
         for monitor in plain.spec.monitors:
             covers = one.runners[monitor.name].runs.covers.tolist()
             assert covers == [monitor.covers(name) for name in names]
