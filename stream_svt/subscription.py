@@ -99,7 +99,8 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
         record_connection_errors()
-        partitions = await partitions_of(self._cluster, self._topic, self._doing, hint=ALERT_TOPIC)
+        counts = await kafka.partition_counts(self._cluster, self._doing)
+        partitions = partitions_of(counts, self._topic, hint=ALERT_TOPIC)
         reset = "earliest" if self._from_beginning else "latest"
         options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
         consumer = self._cluster.consumer("-subscriber", "read_committed", **options)

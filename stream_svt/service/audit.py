@@ -71,7 +71,8 @@ async def audit_topic(
     """
     audit = Audit(monitors)
     doing = f"auditing alert topic {topic!r}"
-    partitions = await partitions_of(cluster, topic, doing, hint=ALERT_TOPIC)
+    counts = await kafka.partition_counts(cluster, doing)
+    partitions = partitions_of(counts, topic, hint=ALERT_TOPIC)
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
             end, last = (known or {}).get(partition, (0, LARGEST_SEQUENCE))

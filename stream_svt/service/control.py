@@ -137,8 +137,9 @@ async def send(
     sent, by default ``timeout``. Without a signing key, commands are not signed.
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
+    counts = await kafka.partition_counts(cluster, "looking for the control topic and the alert topic")
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
-        await partitions_of(cluster, topic, f"looking for topic {topic!r}", operation)
+        partitions_of(counts, topic, operation)
     cluster_id = "" if signing_key is None else await kafka.cluster_id_of(cluster)
 
     async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Any:  # noqa: ANN401

@@ -100,7 +100,7 @@ async def read_rejects(config: Config, cluster: Cluster, since_ms: int | None, l
     """
     topic = config.topics.rejects
     doing, found = f"reading reject topic {topic!r}", Rejects({})
-    count = await partitions_of(cluster, topic, doing)
+    count = partitions_of(await kafka.partition_counts(cluster, doing), topic)
     async with kafka.started(cluster.reader(), doing) as reader:
         spans = await kafka.edges(reader, [TopicPartition(topic, number) for number in range(count)], doing)
         if since_ms is not None:
@@ -139,7 +139,7 @@ async def record_at(
             f"{topic!r} is no query topic of the configuration, which has {', '.join(readable)}"
         )
     tp, doing = TopicPartition(topic, partition), f"reading partition {partition} of topic {topic!r}"
-    if await partitions_of(cluster, topic, doing) <= partition:
+    if partitions_of(await kafka.partition_counts(cluster, doing), topic) <= partition:
         raise BrokerError(unseen(topic, "READ"))
     async with kafka.started(cluster.reader(), doing) as reader:
         first, end = (await kafka.edges(reader, [tp], doing))[tp]

@@ -199,12 +199,13 @@ async def _request(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
     """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
     found, doing = {}, "reading query topics"
+    counts = await kafka.partition_counts(cluster, doing)
     schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
     if lack := schemas.lack(config.spec):
         raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:
         for topic in config.spec.topics():
-            count = await partitions_of(cluster, topic, doing)
+            count = partitions_of(counts, topic)
             one = found[topic] = Sample(config.spec, topic, config.homes, schemas)
             spans = await kafka.edges(
                 reader, [TopicPartition(topic, number) for number in range(count)], doing

@@ -159,7 +159,8 @@ async def send_lines(
         ConfigError: The topic has another number of partitions than the configuration.
     """
     doing = f"sending to query topic {topic!r}"
-    count, wanted = await partitions_of(cluster, topic, doing, "WRITE"), config.topics.partitions
+    count = partitions_of(await kafka.partition_counts(cluster, doing), topic, "WRITE")
+    wanted = config.topics.partitions
     if count != wanted:
         raise ConfigError(
             [Problem(0, "topics.partitions", another_count(topic, count, wanted))], config.source

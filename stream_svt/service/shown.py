@@ -106,7 +106,7 @@ async def read_shown(
     At most about ``most`` records are read, spread evenly over the shards.
     """
     topic, doing = config.topics.alerts, f"reading the newest events of alert topic {config.topics.alerts!r}"
-    await partitions_of(cluster, topic, doing)
+    partitions_of(await kafka.partition_counts(cluster, doing), topic)
     wanted: dict[int, set[str]] = {}
     if datasets is None:
         wanted = {shard: set() for shard in range(config.topics.partitions)}

@@ -11,7 +11,7 @@ from itertools import chain
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.errors import BrokerError, ConfigError, Problem
-from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, partition_counts, started
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, started
 from stream_svt.service.config import Config
 from stream_svt.settings.fields import Retry
 from stream_svt.wording import listed
@@ -57,14 +57,13 @@ def unseen(topic: str, operation: str) -> str:
     )
 
 
-async def partitions_of(
-    cluster: Cluster, topic: str, doing: str, operation: str = "READ", hint: str = ""
-) -> int:
+def partitions_of(counts: Mapping[str, int], topic: str, operation: str = "READ", hint: str = "") -> int:
     """Return the number of partitions of a topic; raise BrokerError, ended by ``hint``, if brokers do not list it.
 
-    Clients wait, without an error, for topics that are missing or hidden from this user.
+    Clients wait, without an error, for topics that are missing or hidden from this user. ``counts`` are those of
+    `partition_counts`.
     """
-    if not (count := (await partition_counts(cluster, doing)).get(topic, 0)):
+    if not (count := counts.get(topic, 0)):
         raise BrokerError(unseen(topic, operation) + hint)
     return count
 
