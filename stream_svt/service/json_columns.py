@@ -45,8 +45,12 @@ class Options(NamedTuple):
         """Return no options."""
         return cls({}, {}, {})
 
-    def add(self, other: Options, rows: Sequence[int]) -> None:
-        """Add the options of ``rows``."""
+    def replace(self, other: Options, rows: Sequence[int]) -> None:
+        """Replace the options of ``rows``."""
+        every: Iterable[dict[int, Any]] = self
+        for option in filter(None, every):
+            for row in rows:
+                option.pop(row, None)
         self.threshold.update((rows[row], limit) for row, limit in other.threshold.items())
         self.monitor.update((rows[row], name) for row, name in other.monitor.items())
         self.markers.update((rows[row], name) for row, name in other.markers.items())
@@ -106,8 +110,7 @@ class JsonReader:
     def _read_together(self, chunk: _Chunk, found: _Found) -> Integers:
         """Read messages of a few shapes, and those alone whose value may be no JSON value; return the other rows."""
         self._match(chunk)
-        for row in chunk.numbers():
-            self._read_alone([row], found)
+        self._read_alone(chunk.numbers(), found)
         return chunk.rest()
 
     def _read_alone(self, rows: list[int], found: _Found) -> None:
@@ -168,7 +171,7 @@ class _Found:
         """Take over what was decoded of some rows."""
         self.whole[rows], self.fraction[rows] = columns.numbers
         self._rejects |= {rows[row]: reason for row, reason in columns.rejects.items()}
-        self.options.add(columns.options, rows)
+        self.options.replace(columns.options, rows)
         for name, (start, length) in self.texts.items():
             length[rows] = -1
             if (texts := columns.texts.get(name)) is None:

@@ -84,6 +84,7 @@ ODD = [
 ]
 HOSTILE_VALUES = [
     *NO_NUMBER, *ODD, b"-0.0", b"0." + b"1" * 30, b'1,"series":"x"', b'"a,\\"series\\":\\"x"', b'"a","id":"b"', b"1}",
+    b'1,"monitor":null', b'1,"monitor":"cold"', b'1,"threshold":null', b'1,"closed":true,"set":"x"',
     b'{"a":1', b'1,"x":{"y":2}', b'"abc', b" 7", b"7 ", b'"\\', b"\xc3\xa9", b"1\n", b'""', b"--1", b'"value":2',
     b"[1}", b"{]", b'"\n"', b"1e5\\", b"7,", b",7", b"7:8", b"'", b"0e0", b"1E+2", b"\x00", b"1e99999", b"0.0000001",
 ]  # fmt: skip
@@ -200,6 +201,18 @@ def test_a_value_of_another_form_takes_no_message_out_of_its_shape(odd):
     messages[20] = SHAPES[1] % row(20, value=odd)
     _, given = left_over(messages)
     assert given == []
+
+
+def test_what_stands_in_the_place_of_a_value_may_hold_other_options():
+    def message(value: bytes) -> bytes:
+        return b'{"id":"q","monitor":"hot","threshold":5,"value":%b}' % value
+
+    odd = [b'1,"monitor":null', b'1,"threshold":null', b'1,"monitor":"cold"', b'1,"closed":true,"set":"x"']
+    batch, given = left_over([*map(message, [b"7"] * 10 + odd)])
+    assert given == [message(value) for value in odd]
+    assert [batch.monitor.get(row) for row in range(9, 14)] == ["hot", None, "hot", "cold", None]
+    assert [batch.threshold.get(row) for row in range(9, 14)] == [5, 5, None, 5, None]
+    assert batch.markers == {13: "x"}
 
 
 def test_every_step_is_the_same_whatever_the_values_are(monkeypatch):
