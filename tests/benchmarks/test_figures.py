@@ -204,6 +204,13 @@ def test_the_costs_benchmark_measures_every_axis_and_what_is_held_and_written(me
     assert all(printed[f"costs.{name}"] > 0 for name in known if name.endswith(("_bytes", "_us")))
 
 
+def test_a_dataset_and_each_monitor_on_it_take_little_memory(measured):
+    printed = measured(importlib.import_module("benchmarks.memory"), "--datasets 2800 --many 3")
+    assert list(printed) == ["memory.slot_bytes", "memory.dataset_bytes", "memory.digest_bytes"]
+    assert printed["memory.slot_bytes"] <= 150
+    assert printed["memory.dataset_bytes"] <= 400
+
+
 def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
