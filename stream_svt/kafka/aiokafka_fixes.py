@@ -26,7 +26,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from stream_svt.errors import MisuseError
-from stream_svt.kafka.batches import Batches
+from stream_svt.kafka.batches import Batches, take_whole
 
 Consumer: TypeAlias = Any  # aiokafka has no types
 
@@ -227,11 +227,11 @@ def is_buffered(consumer: Consumer, *partitions: TopicPartition) -> bool:
 async def take(
     consumer: Consumer, whole: Collection[TopicPartition], *partitions: TopicPartition, most: int
 ) -> dict[TopicPartition, list[Any]]:
-    """Return what `getmany` does, where of those in ``whole`` each batch is one record, with itself as its value."""
+    """Return what `getmany` does, where of those in ``whole`` each batch is one record."""
     for partition in whole:
         fetched = getattr(consumer._fetcher._records.get(partition), "_partition_records", None)  # noqa: SLF001
-        if isinstance(batches := getattr(fetched, "_records", None), Batches):
-            batches.whole = True
+        if isinstance(getattr(fetched, "_records", None), Batches):
+            take_whole(fetched)
     taken: dict[TopicPartition, list[Any]] = await consumer.getmany(*partitions, max_records=most)
     return taken
 

@@ -10,7 +10,7 @@ import gzip
 import io
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, Final
 
 import cramjam
@@ -51,14 +51,25 @@ class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
         return (WholeBatch if self.whole else _Batch)(batch, content, end - len(content))
 
 
+def take_whole(fetched: Any) -> None:  # noqa: ANN401
+    """Make the `PartitionRecords` of a fetch return each batch whole, from the next batch on."""
+    fetched._records.whole = True  # noqa: SLF001
+    fetched._consumer_record = lambda _, record: record  # noqa: SLF001
+
+
 class _Batch:
     """A batch that aiokafka reads, up to the first malformed name of a header; the rest is read as columns."""
 
     def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
         self._batch, self._content, self._start = batch, content, start
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return getattr(self._batch, name)
+        # What aiokafka's loop over batches reads.
+        self.validate_crc, self.base_offset, self.next_offset = (
+            batch.validate_crc,
+            batch.base_offset,
+            batch.next_offset,
+        )
+        self.producer_id, self.is_transactional = batch.producer_id, batch.is_transactional
+        self.is_control_batch = batch.is_control_batch
 
     def __next__(self) -> Any:  # noqa: ANN401
         return next(self._batch)
@@ -104,24 +115,12 @@ class _Batch:
 
 
 class WholeBatch(_Batch):
-    """A batch that is its own only record, with the offset of its last one; aiokafka makes a record object of that."""
+    """A batch that is its own only record, with the offset of its last one."""
 
-    key = checksum = None
-    headers, timestamp = (), 0
-    _unread: Body | None = None
-
-    @property
-    def value(self) -> WholeBatch:
-        """The batch."""
-        return self
-
-    @property
-    def offset(self) -> int:
-        """Offset of the last record."""
-        return int(self._batch.next_offset) - 1
-
-    def __len__(self) -> int:
-        return self.number
+    def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
+        super().__init__(batch, content, start)
+        self.offset = self.next_offset - 1
+        self._unread: Body | None = None
 
     def __iter__(self) -> Iterator[Any]:
         # Without records, aiokafka checks that nothing is where they would be.
@@ -211,11 +210,19 @@ class Unread:
 
     def add(self, taken: Iterable[Any]) -> None:
         """Add what aiokafka returned: records, some of which are whole batches."""
-        for whole, records in groupby(taken, lambda record: isinstance(record.value, WholeBatch)):
-            if whole:
-                self._parts.extend(record.value for record in records)
+        records: list[Any] = []
+        for record in taken:
+            if isinstance(record, WholeBatch):
+                self._add(records)
+                self._parts.append(record)
             else:
-                self._parts.append(Records.of(records))
+                records.append(record)
+        self._add(records)
+
+    def _add(self, records: list[Any]) -> None:
+        if records:
+            self._parts.append(Records.of(records))
+            records.clear()
 
     def read(self, most: int) -> Records:
         """Return the next records, at most so many; none once nothing is left. Raises what aiokafka's reader does."""

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition, codec
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.record.util import calc_crc32c, encode_varint
 
-from stream_svt.kafka.batches import Batches, Unread
+from stream_svt.kafka.batches import Batches, Unread, take_whole
 from stream_svt.protocol.records import Records
 
 PLACE = TopicPartition("counts", 0)
@@ -102,9 +102,10 @@ class Found:
 def _partition(
     content: bytes, offset: int, aborted: Sequence[tuple[int, int]], *, whole: bool
 ) -> PartitionRecords:
-    batches = Batches(content)
-    batches.whole = whole
-    return PartitionRecords(PLACE, batches, [*aborted], offset, None, None, True, 1)
+    partition = PartitionRecords(PLACE, Batches(content), [*aborted], offset, None, None, True, 1)
+    if whole:
+        take_whole(partition)
+    return partition
 
 
 def _shown(record: Any) -> tuple[Any, ...]:
