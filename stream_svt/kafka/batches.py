@@ -11,6 +11,7 @@ import io
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from struct import Struct
 from typing import Any, Final
 
 import cramjam
@@ -29,6 +30,7 @@ PIECE: Final = 1 << 22
 """Bytes that are read at once, if they are of several batches: a few milliseconds of work."""
 OBJECTS: Final = 2_000
 """Records that aiokafka's reader reads at once: some milliseconds of work."""
+_NUMBER: Final = Struct(">i")
 _FORMAT: Final = 16
 """Place of the number of the format in a batch; since format 2, records have headers."""
 _HEADER: Final = 61
@@ -70,6 +72,7 @@ class _Batch:
         )
         self.producer_id, self.is_transactional = batch.producer_id, batch.is_transactional
         self.is_control_batch = batch.is_control_batch
+        [self.number] = _NUMBER.unpack_from(content, _HEADER - 4)
 
     def __next__(self) -> Any:  # noqa: ANN401
         return next(self._batch)
@@ -87,7 +90,7 @@ class _Batch:
         else:
             return
         try:
-            records = read([self.body()], sparse=False)
+            records = read([self.body()])
         except Irregular:
             raise CorruptRecordException(
                 f"the batch at offset {self._batch.base_offset} is malformed"
@@ -108,11 +111,6 @@ class _Batch:
         time = batch.max_timestamp if by_broker else batch.first_timestamp
         return Body(buffer, start, stop, self.number, batch.base_offset, time, by_broker)
 
-    @property
-    def number(self) -> int:
-        """How many records the batch says it has."""
-        return max(int.from_bytes(self._content[_HEADER - 4 : _HEADER], "big", signed=True), 0)
-
 
 class WholeBatch(_Batch):
     """A batch that is its own only record, with the offset of its last one."""
@@ -124,7 +122,7 @@ class WholeBatch(_Batch):
 
     def __iter__(self) -> Iterator[Any]:
         # Without records, aiokafka checks that nothing is where they would be.
-        return iter((self,)) if self.number else self.records()
+        return iter((self,)) if self.number > 0 else self.records()
 
     def records(self) -> Iterator[Any]:
         """Return the records as aiokafka reads them."""

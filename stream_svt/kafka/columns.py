@@ -23,10 +23,6 @@ SMALLEST: Final = 7
 """Bytes of the smallest record."""
 SHORT: Final = 512
 """Average bytes of records up to which it pays to guess where they begin."""
-MANY: Final = 64
-"""Records with headers up to which they are read here: the client reads many faster."""
-RARE: Final = 256
-"""Bytes for each record with headers from which on more than `MANY` are read here, too."""
 _STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
 """Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
 
@@ -58,11 +54,10 @@ class Body(NamedTuple):
         return self._replace(stop=at, number=count), self._replace(start=at, number=self.number - count)
 
 
-def read(bodies: Sequence[Body], *, text: bool = False, sparse: bool = True) -> Records:
+def read(bodies: Sequence[Body], *, text: bool = False) -> Records:
     """Return the records of bodies, in order; raises `Irregular`.
 
     With ``text``, keys and values hold no zero byte, as in JSON: then where records begin is guessed first.
-    Many records with headers are read only if not ``sparse``: the client reads them faster.
     """
     bodies = _in_one_buffer(bodies)
     _, *columns = zip(*bodies, strict=True)
@@ -78,7 +73,7 @@ def read(bodies: Sequence[Body], *, text: bool = False, sparse: bool = True) -> 
         begin, end, at = _bounds(data, bodies, (start, stop, last), text=text)
     if len(bodies) > 1:
         base, time, append = (np.repeat(column, count) for column in (base, time, append))
-    return _fields(bodies[0].buffer, (data, at, end), (base, time, append), sparse=sparse)
+    return _fields(bodies[0].buffer, (data, at, end), (base, time, append))
 
 
 def _in_one_buffer(bodies: Sequence[Body]) -> Sequence[Body]:
@@ -178,11 +173,7 @@ def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Intege
 
 
 def _fields(
-    buffer: bytes,
-    places: tuple[_Data, Integers, Integers],
-    bases: tuple[Integers, Integers, Integers],
-    *,
-    sparse: bool,
+    buffer: bytes, places: tuple[_Data, Integers, Integers], bases: tuple[Integers, Integers, Integers]
 ) -> Records:
     """Return the columns of records that lie from ``at``, behind their lengths, to ``end``."""
     data, at, end = places
@@ -202,12 +193,11 @@ def _fields(
         or (offset[1:] <= offset[:-1]).any()
     ):
         raise Irregular
-    rows = np.flatnonzero(count).tolist()
-    if sparse and len(rows) > MANY and len(rows) * RARE > len(data):
-        raise Irregular
     headers: dict[int, Headers] = {}
-    for row in rows:
+    for row in np.flatnonzero(count).tolist():
         headers[row], at[row] = _headers(buffer, int(at[row]), int(count[row]))
+        if at[row] != end[row]:  # at once: each row could go through all the rest
+            raise Irregular
     if (at != end).any():
         raise Irregular
     return Records(buffer, offset, timestamp, key_start, key_length, value_start, value_length, headers)

@@ -26,6 +26,8 @@ from tests.support.batches import (
     by_client,
     disagreement,
     marker,
+    sized,
+    varint,
     whole_batches,
 )
 
@@ -226,6 +228,14 @@ def test_a_stream_of_snappy_that_goes_backwards_ends():
     backwards = codecs.snappy_encode(b"")[:16] + (-4).to_bytes(4, "big", signed=True)
     content = answer(Batch(0, [Wire(0)], 2, compressed=backwards))
     assert as_columns(content).error is CorruptRecordException
+
+
+def test_headers_that_would_go_through_all_the_rest_again_and_again_take_no_time():
+    """Of 10,000 records each one has as many headers as there are bytes behind it: not some 10^8 in all."""
+    records = [Wire(index, key=b"", value=b"") for index in range(10_000)]
+    content = b"".join(sized(one.encode()[1:-1] + varint(4 * (len(records) - one.offset))) for one in records)
+    whole = Batch(0, records, content=content + bytes(100_000))
+    assert as_columns(answer(whole)).error is CorruptRecordException
 
 
 @pytest.mark.parametrize("number", [0, -1, 2, (1 << 31) - 1])
