@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -333,7 +334,9 @@ async def _read_all(bootstrap_servers: str, topic: str, read: Callable[[Sequence
 
 
 def _quix(bootstrap_servers: str, topic: str, count: str) -> None:
-    from quixstreams import Application
+    with warnings.catch_warnings():  # of its dependencies
+        warnings.simplefilter("ignore")
+        from quixstreams import Application
 
     clock: _Clock | None = None
     left = int(count)
