@@ -7,6 +7,7 @@ its last attempt, after its lifetime, or when a new entry comes to a full queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -152,26 +153,24 @@ class RetryAppend(Append):
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest entry first."""
         rules, runs = self.rules, self.runs
-        lifetime = rules.lifetime
-        for name, entry in list(queue.entries.items()):
-            too_old = lifetime.offsets is not None and offset - entry.entered > lifetime.offsets
-            too_late = lifetime.ms is not None and now - entry.entered_ms > lifetime.ms
-            if too_old or too_late or runs.is_muted(dataset, entry.series, now):
-                queue.remove(name)
-        waiting = list(queue.entries.values())
-        if not waiting:
+        self._expire(dataset, queue, offset, now)
+        if not (waiting := list(queue.entries.values())):
             return
-        columns = np.array(
-            [(p.offset, p.row, p.threshold, queue.attempt(p)) for p in waiting], dtype=np.int64
+        attempts = 1 + queue.sweeps - _column(entry.begun for entry in waiting)
+        tests = Tests(
+            np.full(len(waiting), dataset, dtype=np.int64),
+            _column(entry.offset for entry in waiting),
+            _column(entry.row for entry in waiting),
+            np.frombuffer(b"".join([entry.value for entry in waiting]), dtype="<i8").astype(np.int64),
+            _column(entry.threshold for entry in waiting),
+            attempts,
         )
-        offsets, rows, thresholds, attempts = np.ascontiguousarray(columns.T)
-        values = np.frombuffer(b"".join([p.value for p in waiting]), dtype="<i8").astype(np.int64)
-        numbers = np.full(len(waiting), dataset, dtype=np.int64)
-        chosen, gaps = self.tester.reached(Tests(numbers, offsets, rows, values, thresholds, attempts))
+        chosen, gaps = self.tester.reached(tests)
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
-        for index, entry in enumerate(waiting):
+        last = np.flatnonzero(attempts + 1 >= rules.attempts)
+        for index in np.union1d(last, chosen).tolist():
+            entry, attempt = waiting[index], int(attempts[index])
             branch = self.tester.branch(dataset, fired[index]) if index in fired else None
-            attempt = queue.attempt(entry)
             if branch is not None or attempt + 1 >= rules.attempts:
                 queue.remove(entry.name)
             if branch is not None:
@@ -180,3 +179,23 @@ class RetryAppend(Append):
                     queue.count_sweep_up_to(entry)
                     return
         queue.count_sweep()
+
+    def _expire(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
+        """Remove the entries whose lifetime is over, and those of muted series."""
+        lifetime, runs = self.rules.lifetime, self.runs
+        first = None if lifetime.offsets is None else offset - lifetime.offsets
+        first_ms = None if lifetime.ms is None else now - lifetime.ms
+        has_mutes = dataset in runs.mutes
+        over = [
+            name
+            for name, entry in queue.entries.items()
+            if (first is not None and entry.entered < first)
+            or (first_ms is not None and entry.entered_ms < first_ms)
+            or (has_mutes and runs.is_muted(dataset, entry.series, now))
+        ]
+        for name in over:
+            queue.remove(name)
+
+
+def _column(numbers: Iterable[int]) -> Integers:
+    return np.fromiter(numbers, np.int64)
