@@ -108,7 +108,9 @@ def figures(
     commit_records: int = 20_000,
     look_every: int = 200,
 ) -> dict[str, float]:
-    """Return `p50_vs_bare_relay` and `p99_vs_bare_relay`, light and at half load; medians go to standard error.
+    """Return `p50_vs_bare_relay` and `p99_vs_bare_relay`, and those at half load; medians go to standard error.
+
+    These are `p50_vs_bare_relay_half_load` and `p99_vs_bare_relay_half_load`.
 
     A turn sends so many ``queries`` to each side; ``messages`` wait for the worker, and show how fast it catches up.
     ``look_every`` is in milliseconds.
