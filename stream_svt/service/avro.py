@@ -64,7 +64,7 @@ class UnusableSchema(Exception):
     """A schema that cannot be used; the argument is why."""
 
 
-class _Found(NamedTuple):
+class _ReadType(NamedTuple):
     """A type as the library reads it, its part on the paths (None: arrays, maps, others not read), its least bytes."""
 
     whole: _Type
@@ -80,7 +80,7 @@ class _Walk:
         self._nodes = 0
         self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
 
-    def type(self, schema: _Type, paths: Sequence[_Path], space: str = "", around: _Path = ()) -> _Found:
+    def type(self, schema: _Type, paths: Sequence[_Path], space: str = "", around: _Path = ()) -> _ReadType:
         """Return a type in a name ``space``, given the rests of paths from here and the names of the types around."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
@@ -90,7 +90,7 @@ class _Walk:
         if isinstance(schema, list):
             found = [self.type(each, paths, space, (*around, "")) for each in schema]
             read = None if any(each.read is None for each in found) else [each.read for each in found]
-            return _Found([each.whole for each in found], read, 1)
+            return _ReadType([each.whole for each in found], read, 1)
         attributes = schema if isinstance(schema, dict) else {"type": schema}
         kind = attributes.get("type")
         if isinstance(kind, dict | list):
@@ -103,7 +103,7 @@ class _Walk:
             raise UnusableSchema("a type has no name")
         if kind in _SCALARS:
             whole = {"type": kind, **_scale(attributes)} if kind == "bytes" else kind
-            return _Found(whole, whole, _SCALARS[kind])
+            return _ReadType(whole, whole, _SCALARS[kind])
         full = next((name for name in (f"{space}.{kind}", kind) if name in self._named), None)
         if full is None:
             raise UnusableSchema("it uses a type that it does not define")
@@ -112,18 +112,18 @@ class _Walk:
         definition, outer = self._named[full]
         return self._definition(definition, paths, outer, around)
 
-    def _collection(self, attributes: Mapping[str, Any], space: str, around: _Path) -> _Found:
+    def _collection(self, attributes: Mapping[str, Any], space: str, around: _Path) -> _ReadType:
         self.has_collections = True
         kind = attributes["type"]
         part = "items" if kind == "array" else "values"
         inner = self.type(attributes.get(part), (), space, (*around, ""))
         if not inner.least:
             raise UnusableSchema("an item takes no bytes")
-        return _Found({"type": kind, part: inner.whole}, None, 1)
+        return _ReadType({"type": kind, part: inner.whole}, None, 1)
 
     def _definition(
         self, attributes: Mapping[str, Any], paths: Sequence[_Path], space: str, around: _Path
-    ) -> _Found:
+    ) -> _ReadType:
         kind, name, own, outer = attributes["type"], attributes.get("name"), f"n{self._nodes}", space
         if not isinstance(name, str):
             raise UnusableSchema("a type has no name")
@@ -137,14 +137,16 @@ class _Walk:
             return self._record(own, attributes.get("fields"), paths, space, (*around, full))
         if kind == "enum":
             symbols = {"type": "enum", "name": own, "symbols": attributes.get("symbols")}
-            return _Found(symbols, symbols, 1)
+            return _ReadType(symbols, symbols, 1)
         size = attributes.get("size")
         if not isinstance(size, int) or size < 0:
             raise UnusableSchema("a fixed type has no size")
         fixed = {"type": "fixed", "name": own, "size": size, **_scale(attributes)}
-        return _Found(fixed, fixed, size)
+        return _ReadType(fixed, fixed, size)
 
-    def _record(self, own: str, fields: _Type, paths: Sequence[_Path], space: str, around: _Path) -> _Found:
+    def _record(
+        self, own: str, fields: _Type, paths: Sequence[_Path], space: str, around: _Path
+    ) -> _ReadType:
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
             raise UnusableSchema("a record has no fields")
         if len({str(each.get("name")) for each in fields}) < len(fields):
@@ -163,7 +165,7 @@ class _Walk:
             if inner and found.read is not None:
                 read.append({"name": name, "type": found.read})
         head = {"type": "record", "name": own}
-        return _Found(head | {"fields": whole}, head | {"fields": read}, least)
+        return _ReadType(head | {"fields": whole}, head | {"fields": read}, least)
 
 
 def _scale(attributes: Mapping[str, Any]) -> dict[str, int]:

@@ -25,7 +25,7 @@ _NO_THRESHOLD: Final = (_NOTHING, Raw(b"null"))
 _Time = str | int | float | None
 
 
-class Plain(Struct, gc=False, forbid_unknown_fields=True):
+class PlainQuery(Struct, gc=False, forbid_unknown_fields=True):
     """A query without options."""
 
     id: _Text
@@ -47,7 +47,7 @@ class Query(Struct, gc=False):
     time: _Time = None
 
 
-_PLAIN = Decoder(Plain)
+_PLAIN = Decoder(PlainQuery)
 _QUERY = Decoder(Query)
 _FIELD_REASONS: Final = {
     "id": Reason.BAD_ID,

@@ -32,7 +32,7 @@ class Paths(NamedTuple):
     fixed: Collection[Path] = ()
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """What stands between two fixed parts of a shape."""
 
     TEXT = auto()
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 
 THRESHOLD: Final = "threshold"
-_LONGEST: Final = {Kind.TEXT: MAX_TEXT, Kind.INTEGER: 18, Kind.THRESHOLD: 64}
+_LONGEST: Final = {FieldKind.TEXT: MAX_TEXT, FieldKind.INTEGER: 18, FieldKind.THRESHOLD: 64}
 """Most bytes of what has a name, or is no text."""
 _MAX_MESSAGE: Final = 1 << 14
 """Bytes of a message whose shape is looked for."""
@@ -59,7 +59,7 @@ class Field(NamedTuple):
 
     start: int
     stop: int
-    kind: Kind
+    kind: FieldKind
     names: tuple[str, ...]
 
 
@@ -81,7 +81,7 @@ class Shape:
     def __init__(self, message: bytes, fields: Sequence[Field], start: int, stop: int) -> None:
         self.sample = message[:start] + b"0" + message[stop:]
         """The message with another value."""
-        named = [(one, name) for one in fields for name in one.names if one.kind is not Kind.THRESHOLD]
+        named = [(one, name) for one in fields for name in one.names if one.kind is not FieldKind.THRESHOLD]
         self.texts = {name: message[one.start : one.stop].decode(errors="replace") for one, name in named}
         """Its texts by name, without those that are part of the shape."""
         self._is_ascii = all(message[one.start : one.stop].isascii() for one in fields)
@@ -114,9 +114,9 @@ class Shape:
         return Fit(fits, start, stop, texts)
 
     def _marks(self, text: Padded, field: Field) -> Mask:
-        if field.kind is Kind.TEXT:
+        if field.kind is FieldKind.TEXT:
             return text.text_ends if self._is_ascii else text.unicode_ends
-        return text.no_digits if field.kind is Kind.INTEGER else text.number_ends
+        return text.no_digits if field.kind is FieldKind.INTEGER else text.number_ends
 
 
 def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) -> list[Literal]:
@@ -127,10 +127,10 @@ def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) ->
 
 def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> Mask:
     """Return a mask of the valid fields: well-formed JSON, but for thresholds."""
-    if field.kind is Kind.TEXT and not field.names:
+    if field.kind is FieldKind.TEXT and not field.names:
         return length < LONGEST
     found: Mask = (length > 0) & (length <= _LONGEST[field.kind])
-    if field.kind is Kind.INTEGER:
+    if field.kind is FieldKind.INTEGER:
         found &= (text.characters[start] != _ZERO) | (length == 1)
     return found
 
@@ -165,7 +165,9 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
                 return None
             seen.add(path)
         elif last == b":" and path == paths.threshold:
-            fields += [Field(*match.span(), Kind.THRESHOLD, (THRESHOLD,))] if _NUMBER.match(token) else []
+            fields += (
+                [Field(*match.span(), FieldKind.THRESHOLD, (THRESHOLD,))] if _NUMBER.match(token) else []
+            )
         elif last == b":" and path not in paths.fixed:
             fields += _field(match, tuple(name for name, where in paths.texts.items() if where == path))
         last = token
@@ -198,5 +200,5 @@ def _end_of_value(tokens: Tokens, index: int) -> int:
 def _field(match: re.Match[bytes], names: tuple[str, ...]) -> list[Field]:
     start, stop = match.span()
     if match[0][0] == _QUOTE:
-        return [Field(start + 1, stop - 1, Kind.TEXT, names)]
-    return [Field(start, stop, Kind.INTEGER, names)] if _INTEGER.fullmatch(match[0]) else []
+        return [Field(start + 1, stop - 1, FieldKind.TEXT, names)]
+    return [Field(start, stop, FieldKind.INTEGER, names)] if _INTEGER.fullmatch(match[0]) else []
