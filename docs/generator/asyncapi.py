@@ -20,7 +20,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
 from stream_svt.service.avro import MAX_WITH_ITEMS
 from stream_svt.service.codec import ARROW_STREAM
-from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
+from stream_svt.service.columnar import MAX_PARTS, MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.json_lines import MAX_NESTING
 from stream_svt.service.ports import Reject
 from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
@@ -36,6 +36,7 @@ _FROM_CODE: Final[Mapping[str, object]] = {
     "COMMAND_LIMIT": f"{COMMAND_LIMIT:,}",
     "HEADER": HEADER,
     "MAX_BYTES": f"{MAX_BYTES:,}",
+    "MAX_PARTS": f"{MAX_PARTS:,}",
     "MAX_ROWS": f"{MAX_ROWS:,}",
     "MAX_TEXT": MAX_TEXT,
     "MAX_TEXT_IN_ALL": f"{MAX_TEXT_IN_ALL:,}",

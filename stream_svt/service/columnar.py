@@ -50,6 +50,9 @@ MAX_TEXT_IN_ALL: Final = 16 << 20
 _TINY: Final = 1e-300
 """Smallest absolute value of a threshold other than 0, as in JSON."""
 
+_ALL_VALID: Final = bytes([255]) * (MAX_ROWS // 8 + 1)
+"""Bits of a column without nulls, which need not have any: of its rows or its entries of at least a byte."""
+
 _NOTHING: Final[_Integers] = np.zeros(0, np.int64)
 
 _DIGITS: Final = 18
@@ -105,8 +108,8 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
             batch.fraction[rows] = 0
         series.remove(rows)
     batch.series, batch.query_id = series.texts, ids.texts
-    if named := sets.of(has_set):
-        batch.set_id = [named.get(row) for row in range(len(closed))]
+    if has_set.any():
+        batch.set_id = sets.texts.at(np.arange(len(closed)))
 
 
 # The stream
@@ -231,7 +234,7 @@ def _valid(column: _Arrow) -> _Mask:
     size = column.offset + len(column)
     count = (size + 7) // 8
     given = column.buffers()[0]
-    bits = np.full(count, 255, np.uint8) if given is None else np.frombuffer(given, np.uint8, count)
+    bits = np.frombuffer(_ALL_VALID if given is None else given, np.uint8, count)
     return np.unpackbits(bits, bitorder="little", count=size)[column.offset :].view(np.bool_)
 
 
@@ -338,11 +341,13 @@ class _Texts:
         """Return the texts of the rows of a mask, none of them missing, by row; an entry is decoded once."""
         if not len(rows := np.flatnonzero(mask)):
             return {}
-        codes, which = np.unique(rows if self.codes is None else self.codes[rows], return_inverse=True)
-        start = self.entries.start[codes]
-        ends = zip(start.tolist(), (start + self.entries.length[codes]).tolist(), strict=True)
-        names = [self.entries.buffer[begin:end].decode() for begin, end in ends]
-        return dict(zip(rows.tolist(), map(names.__getitem__, which.tolist()), strict=True))
+        codes = rows if self.codes is None else self.codes[rows]
+        used = np.zeros(len(self.entries.length), np.bool_)
+        used[codes] = True
+        start, length = self.entries.start[used], self.entries.length[used]
+        ends = zip(np.flatnonzero(used).tolist(), start.tolist(), (start + length).tolist(), strict=True)
+        names = {code: self.entries.buffer[begin:end].decode() for code, begin, end in ends}
+        return dict(zip(rows.tolist(), map(names.__getitem__, codes.tolist()), strict=True))
 
 
 def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,3 +190,28 @@ def test_a_record_of_too_many_batches_is_refused_and_a_dictionary_is_converted_o
         batch = decoder().decode(records_of(sink.getvalue().to_pybytes()))
         assert batch.rejects == reasons
     assert len(converted) == 1
+
+
+def codes_of(text: str, rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([text]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "most"),
+    [
+        ({"id": codes_of("x", 200_000)}, 80),
+        ({"id": codes_of("x", 100_000), "monitor": codes_of("hot", 100_000)}, 100),
+        ({"closed": pa.array(np.ones(180_000, np.bool_)), "set": codes_of("s", 180_000)}, 200),
+    ],
+    ids=["ids", "monitors", "markers"],
+)
+def test_a_record_of_few_bytes_a_row_takes_a_known_multiple_of_memory(columns, most):
+    message = arrow(**columns)
+    given = records_of(message)
+    decoder().decode(given)
+    tracemalloc.start()
+    try:
+        assert decoder().decode(given).rejects == []
+        assert tracemalloc.get_traced_memory()[1] < most * len(message)
+    finally:
+        tracemalloc.stop()
