@@ -41,7 +41,7 @@ KEY = bytes(range(32))
 SPEC = """
 application: engine
 datasets:
-  - {{names: [{names}], limit: 60000, unit: one row}}
+  - {{file: names, limit: 60000, unit: one row}}
 monitors:
   - {{name: plain, mechanism: svt, {common}}}
   - {{name: adaptive, mechanism: adaptive, {common}}}
@@ -56,9 +56,9 @@ class Side:
     """An engine whose runs are all open."""
 
     def __init__(self, datasets: int) -> None:
-        names = ", ".join(f"d{i}" for i in range(datasets))
+        names = [f"d{number}" for number in range(datasets)]
         self.datasets = datasets
-        self.engine = engine_of(SPEC.format(names=names, common=COMMON), KEY, os.urandom)
+        self.engine = engine_of(SPEC.format(common=COMMON), KEY, os.urandom, names)
         self.alerts = 0
         self._next = 0
         self._play([self._batch(np.zeros(datasets, np.int64), np.arange(datasets))])

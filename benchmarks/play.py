@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,14 @@ from stream_svt.settings.application import load_spec
 Integers = NDArray[np.int64]
 
 
-def engine_of(text: str, key: bytes, entropy: Callable[[int], bytes]) -> Engine:
-    """Return an engine that owns every dataset of a configuration and begins its topics at 0."""
-    spec = load_spec(text)
+def engine_of(
+    text: str, key: bytes, entropy: Callable[[int], bytes], lines: Sequence[str] | None = None
+) -> Engine:
+    """Return an engine that owns every dataset of a configuration and begins its topics at 0.
+
+    ``lines`` are those of the file that the configuration names.
+    """
+    spec = load_spec(text, read_names=None if lines is None else lambda _: lines)
     names = [dataset.name for dataset in spec.datasets]
     engine = Engine(spec, shard=0, datasets=names, key=key, entropy=entropy)
     for topic in engine.topics():

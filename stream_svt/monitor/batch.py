@@ -99,9 +99,8 @@ class Grid:
 
     def real(self, steps: int) -> float:
         """Return steps in real units, for reports."""
-        return (
-            steps * self.granularity.numerator / self.granularity.denominator
-        )  # rounded once, as a Fraction is
+        numerator, denominator = self.granularity.as_integer_ratio()
+        return steps * numerator / denominator  # rounded once, as a Fraction is
 
 
 @dataclass(slots=True, repr=False)

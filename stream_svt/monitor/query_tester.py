@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,16 +95,19 @@ class QueryTester:
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
-        for row, gaps, threshold in self.candidates(view, segment.start, segment.live):
+        found = self.candidates(view, segment.start, segment.live)
+        rows = [row for row, _, _ in found]
+        columns = batch.dataset, batch.offset, batch.row, view.clock
+        places = zip(*(column[rows].tolist() for column in columns), strict=True)
+        for (row, gaps, threshold), (dataset, offset, within, clock) in zip(found, places, strict=True):
             if row >= segment.stop:
                 break
-            dataset = int(batch.dataset[row])
             if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
                 continue
             series = batch.series[row] if batch.series else None
-            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row] or ""
+            query = offset, within, threshold, series, batch.query_id[row] or ""
             segment.tops.append(row)
-            woken = runs.report(Crossing(dataset, *query, branch, int(gaps[branch]), 0), int(view.clock[row]))
+            woken = runs.report(Crossing(dataset, *query, branch, gaps[branch], 0), clock)
             self._after_top(segment, row, series, woken)
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
@@ -114,7 +118,7 @@ class QueryTester:
         status = self.runs.status[dataset]
         if series is not None and dataset in self.runs.mutes and status > Status.WAITING:
             hashes = batch.series.hashes()[row : segment.stop]
-            same = np.flatnonzero(hashes[1:] == hashes[0]) + row + 1
+            same = (hashes[1:] == hashes[0]).nonzero()[0] + row + 1
             self._mute_rows(segment, same[batch.dataset[same] == dataset])
             if not woken:
                 return
@@ -128,7 +132,7 @@ class QueryTester:
             rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
             segment.stop = next(rows, segment.stop)
 
-    def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:
+    def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, list[int], int]]:
         """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
 
         Returns (row, gaps by branch, threshold in grid steps) in order of the rows.
@@ -143,7 +147,7 @@ class QueryTester:
         chosen, gaps = self.reached(tests)
         reached = np.broadcast_to(thresholds, tested)[chosen].tolist()
         chosen = chosen + start if rows is None else rows[chosen]
-        return list(zip(chosen.tolist(), gaps.T, reached, strict=True))
+        return list(zip(chosen.tolist(), gaps.T.tolist(), reached, strict=True))
 
     def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""
@@ -180,7 +184,7 @@ class QueryTester:
 
         return mechanism.reached(tests.value, tests.threshold, secrets["noise"], tests.attempt, reaching)
 
-    def branch(self, dataset: int, gaps: Integers) -> int | None:
+    def branch(self, dataset: int, gaps: Sequence[int] | Integers) -> int | None:
         """Return the first branch that fired and that the run can pay, None if there is none."""
         return self.runs.plan.mechanism.branch_of(gaps, int(self.runs.left[dataset]))
 

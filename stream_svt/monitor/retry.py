@@ -14,7 +14,7 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Crossing, Integers, Tests, View
+from stream_svt.monitor.batch import Crossing, Tests, View
 from stream_svt.monitor.query_tester import Append
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Status
@@ -132,13 +132,13 @@ class RetryAppend(Append):
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
-        self, dataset: int, queue: RetryQueue, arrival: Waiting, gaps: Integers | None, now: int
+        self, dataset: int, queue: RetryQueue, arrival: Waiting, gaps: list[int] | None, now: int
     ) -> bool:
         """Test a query whose series does not wait; enqueue a bottom. Returns whether it is a top."""
         self.runs.accounts.next.tested[self.runs.name] += 1
         branch = None if gaps is None else self.tester.branch(dataset, gaps)
         if gaps is not None and branch is not None:
-            self._report(dataset, arrival, branch, int(gaps[branch]), attempt=0, now=now)
+            self._report(dataset, arrival, branch, gaps[branch], attempt=0, now=now)
             return True
         if len(queue.entries) >= self.rules.capacity:
             queue.remove(next(iter(queue.entries)))

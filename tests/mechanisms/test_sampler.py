@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import decimal
+import functools
+import inspect
 import itertools
 import math
+import textwrap
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -289,7 +292,10 @@ REACHING = [
 @pytest.mark.parametrize("rate", [rate for rate in REACHING if rate > Fraction(1, 92)], ids=str)
 def test_the_bounds_of_a_table_are_exact(rate):
     bounds, last = sampler._bounds(rate)
-    assert bounds.tolist() == [2**64 - 1, *(int(exp(-rate * m) * 2**64) for m in range(1, last)), 0]
+    checked = [m for m in (*range(1, 20), *range(20, last, 1 + last // 200), last - 1) if 0 < m < last]
+    assert bounds[checked].tolist() == [int(exp(-rate * m) * 2**64) for m in checked]
+    assert len(bounds) == last + 1
+    assert (bounds[0], bounds[last]) == (2**64 - 1, 0)
     assert exp(-rate * last) * 2**64 < 1
 
 
@@ -322,24 +328,77 @@ def test_tests_by_a_bound_have_the_outcomes_and_noise_of_all_draws(noise, rate):
     assert len(tests) > count / 20
 
 
-@pytest.mark.parametrize("rate", REACHING[:8], ids=str)
-def test_words_on_either_side_of_a_bound_are_tested_exactly(rate):
+def bound_of(rate, bar):
+    """Largest first word of a draw that is at least the bar."""
+    return min(int(exp(-rate * min(max(bar, 0), 90 / rate)) * 2**64), 2**64 - 1)
+
+
+def beside_bounds(rate):
     """Bars below 0, at 0, up to the end of the table and beyond it, each with the words next to its bound."""
     bars, words = [], []
     last = math.ceil(45 / rate)
-    for bar in {-(2**60), -1, 0, 1, 2, 3, 7, last // 2, last - 2, last - 1, last, last + 1, 2**60}:
-        bound = min(int(exp(-rate * max(bar, 0)) * 2**64), 2**64 - 1) if bar < 2 * last else 0
+    for bar in (-(2**60), -1, 0, 1, 2, 3, 7, last // 2, last - 2, last - 1, last, last + 1, 2**60):
+        bound = bound_of(rate, bar)
         for step in (-(2**30), -1, 0, 1, 2, 2**30):
             bars.append(bar)
             words.append(min(max(bound + step, 0), 2**64 - 1))
-    for following in (2**20, FURTHER, 2**64 - 2**20):
-        scripted = Sampler(ScriptedWords(words, following))
-        given = Identity(SALT, np.arange(len(words)), 0, 0, 0, np.zeros(len(words), dtype=np.int64))
-        tests, noises = scripted.reaching(Law(Noise.EXPONENTIAL, rate), given, np.array(bars))
-        draws = [slow(Noise.EXPONENTIAL, [word] + [following] * 9, rate) for word in words]
-        expected = [index for index, bar in enumerate(bars) if draws[index] >= bar]
-        assert tests.tolist() == expected
-        assert noises.tolist() == [draws[index] for index in expected]
+    return np.array(bars), words
+
+
+FOLLOWING = (2**20, FURTHER, 2**64 - 2**20)
+
+
+@functools.cache
+def expected_beside_bounds(rate):
+    """Tests that reach these bars and their noise, with small, usual and large further words."""
+    bars, words = beside_bounds(rate)
+    expected = []
+    for following in FOLLOWING:
+        draws = np.array([slow(Noise.EXPONENTIAL, [word] + [following] * 3, rate) for word in words])
+        tests = np.flatnonzero(draws >= bars)
+        expected.append([tests.tolist(), draws[tests].tolist()])
+    return expected
+
+
+def found_beside_bounds(rate):
+    """What a sampler finds of them."""
+    bars, words = beside_bounds(rate)
+    given = Identity(SALT, np.arange(len(words)), 0, 0, 0, np.zeros(len(words), dtype=np.int64))
+    law, samplers = Law(Noise.EXPONENTIAL, rate), [Sampler(ScriptedWords(words, one)) for one in FOLLOWING]
+    return [[part.tolist() for part in one.reaching(law, given, bars)] for one in samplers]
+
+
+@pytest.mark.parametrize("rate", [REACHING[index] for index in (0, 1, 4, 5, 6)], ids=str)
+def test_words_on_either_side_of_a_bound_are_tested_exactly(rate):
+    assert found_beside_bounds(rate) == expected_beside_bounds(rate)
+
+
+MUTANTS = {
+    "a draw equal to the bar is none": (Sampler, "reaching", "noise >= (", "noise > ("),
+    "a word equal to the bound is none": (sampler, "_candidates", "words <= bounds", "words < bounds"),
+    "the bound of the next step": (sampler, "_candidates", "take(steps,", "take(steps + 1,"),
+    "the table begins late": (sampler, "_bounds", "*lower, 0]", "*lower[1:], 0, 0]"),
+    "bars below 0 are 1": (sampler, "_candidates", "np.maximum(least, 0)", "np.maximum(least, 1)"),
+    "far bars wrap around": (sampler, "_candidates", "np.minimum(steps, last", "np.remainder(steps, last"),
+    "no bound at all": (sampler, "_candidates", "<= bounds.take", ">= 0 * bounds.take"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_test_by_a_bound_is_detected(name, monkeypatch):
+    owner, function, right, wrong = MUTANTS[name]
+    source = textwrap.dedent(inspect.getsource(getattr(owner, function)))
+    assert source.count(right) == 1
+    scope = dict(vars(sampler))
+    exec(source.replace(right, wrong), scope)  # noqa: S102 - our own source
+    monkeypatch.setattr(owner, function, scope[function])
+    rate = Fraction(1, 10)
+    bars, words = beside_bounds(rate)
+    candidates = sampler._candidates(rate, bars, np.array(words, dtype=np.uint64))
+    few = len(candidates) <= sum(
+        bound_of(rate, bar) >= word for bar, word in zip(bars.tolist(), words, strict=True)
+    )
+    assert not few or found_beside_bounds(rate) != expected_beside_bounds(rate)
 
 
 @pytest.mark.parametrize("rate", REACHING, ids=str)
