@@ -14,7 +14,7 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Crossing, Tests, View
+from stream_svt.monitor.batch import Crossing, Integers, Tests, View
 from stream_svt.monitor.query_tester import Append
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Status
