@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor.batch import QueryBatch
@@ -115,7 +115,7 @@ def batches(draw: Any) -> list[Record]:
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     letter = draw(st.sampled_from(["", "", "é", "日"])).encode()
     records = []
-    for row in range(draw(st.integers(2, 20))):
+    for row in range(draw(st.integers(2, 15))):
         plain = {
             "id": b"q%d" % row,
             "value": b"%d" % (row * 1000),
@@ -135,7 +135,7 @@ def batches(draw: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=batches())
 def test_messages_are_read_together_as_each_is_alone(name, records):
     assert decoded(records, LAYOUTS[name]) == alone(records, LAYOUTS[name])
