@@ -75,8 +75,8 @@ _OF_COSTS: Final = {
     "alert_us": ("µs", "an alert"),
     "open_us": ("µs", "opening a run"),
     "process_mib": ("MiB", "memory of a worker without its datasets"),
-    "memory_name_bytes": ("bytes", "memory of each dataset of the application, in every worker"),
-    "memory_dataset_bytes": ("bytes", "memory of a dataset of an own shard, that included"),
+    "memory_name_bytes": ("bytes", "memory of a dataset in every other worker of the application"),
+    "memory_dataset_bytes": ("bytes", "memory of a dataset beside its runs, in the worker of its shard"),
     "memory_run_bytes": ("bytes", "memory of an open run: one a dataset and monitor"),
     "memory_waiting_bytes": ("bytes", "memory of a query that waits for a retry at a monitor"),
     "state_dataset_bytes": ("bytes", "state of a dataset"),
@@ -213,7 +213,7 @@ def _seconds(count: float) -> str:
 
 
 def _least(value: float, least: float) -> str:
-    return f"under {least:g}" if value < least else f"{value:.2g}"
+    return f"under {least:g}" if value < least else f"{float(f'{value:.2g}'):g}"
 
 
 _ROWS: Final[Mapping[str, Callable[[Size], str]]] = {
