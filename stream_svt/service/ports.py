@@ -361,10 +361,11 @@ class ShardFeed:
             return
         await pause()
         whole = [partition for partition in idle if partition.topic in self.columns]
+        positions = {partition: await client.position(partition) for partition in idle}
         found = await aiokafka_fixes.take(client, whole, *idle, most=BATCHES_PER_TURN)
         for partition, batches in found.items():
             text = self.columns.get(partition.topic, False)
-            self._unread[partition] = Unread(self._next[partition], text=text)
+            self._unread[partition] = Unread(positions[partition], text=text)
             self._unread[partition].add(batches)
 
     def _read_on(self, partition: TopicPartition, most: int) -> Records:

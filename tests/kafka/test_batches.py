@@ -18,6 +18,7 @@ from stream_svt.kafka import batches as module
 from stream_svt.kafka import columns
 from tests.support.batches import (
     ABORT,
+    COMMIT,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     Batch,
@@ -95,7 +96,7 @@ def answers(draw) -> tuple[bytes, list[tuple[int, int]], int]:
         base += (one.last or 0) + 1
         if one.producer >= 0 and draw(st.booleans()):
             aborted.append((one.producer, one.base))
-            found.append(marker(base, one.producer, draw(st.sampled_from([ABORT, b"\0\0\0\1"]))))
+            found.append(marker(base, one.producer, draw(st.sampled_from([ABORT, COMMIT]))))
             base += 1
     content = b"".join(one.encode() for one in found)
     cut = draw(st.sampled_from([0, 0, 1, 30]))
@@ -154,7 +155,7 @@ def test_what_producers_write_is_read_as_columns(alone, codec, text):
         queries(400, 0, codec=codec),
         queries(1, 400, codec=codec, attributes=LOG_APPEND_TIME),
         queries(90, 401, codec=codec, attributes=TRANSACTIONAL, producer=3),
-        marker(491, 3, b"\0\0\0\1"),
+        marker(491, 3, COMMIT),
         Batch(492, [Wire(3, -5, None, None), Wire(70, 9000, b"", b"")], codec, last=99),
         Batch(592, [Wire(0, 0, b"k", bytes(9000), [(b"content-type", b"arrow"), (b"\xff", None)])], codec),
         Batch(593, [Wire(0, 0, b"\0\2\0", bytes(range(256)) * 90)], codec),

@@ -13,12 +13,15 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from stream_svt.errors import ConfigError, RecordsLost
+from stream_svt.kafka import batches
 from stream_svt.kafka.clients import BrokerUnavailable
 from stream_svt.protocol.ports import Stopped
+from stream_svt.protocol.records import Records
 from stream_svt.service import ports as module
 from stream_svt.service.event_loop import pause
 from stream_svt.service.ports import Requests, ShardFeed
 from stream_svt.service.shard import CLOCK, yield_to_loop
+from tests.support.batch_client import Log, Logs
 from tests.support.reading_client import Brokers, Client
 from tests.support.worker import until
 
@@ -261,6 +264,87 @@ async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches
         assert [await play.feed.position(topic) for topic in BOTH] == [len(taken[topic]) for topic in BOTH]
     assert all(found == list(range(len(found))) for found in taken.values())
     assert all(len(found) > 10 for found in taken.values())
+
+
+class BatchPlay(Play):
+    """A feed that takes whole batches of two topics, and a third that is added later; and what it should deliver."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        super().__init__(Logs(chance=chance))
+        self.feed.columns = {"counts": True, "control": False}  # "other" is read by the client
+        self.next = dict.fromkeys(BOTH, 0)
+        self.read = 0
+
+    def write(self) -> None:
+        self.brokers.write(TopicPartition(self.chance.choice([*self.next]), 0), self.chance.randint(0, 3))
+
+    def seek(self, topic: str) -> None:
+        """Seek to any offset, also into a batch."""
+        end = self.brokers.records.get(TopicPartition(topic, 0), 0)
+        self.next[topic] = self.chance.randint(0, end)
+        self.feed.seek(topic, self.next[topic])
+
+    async def check(self, found: dict[str, Records], most: int) -> None:
+        """Check that the next records were delivered, and that each position is between them and the rest."""
+        assert sum(map(len, found.values())) <= most
+        for topic, next_ in self.next.items():
+            log = self.brokers.logs.get(TopicPartition(topic, 0), Log())
+            rest = [row for row in log.wanted if row[0] >= next_]
+            rows = [(one.offset, one.timestamp, one.key, one.value) for one in found.get(topic, ())]
+            self.read += len(rows)
+            assert rows == rest[: len(rows)]
+            position = await self.feed.position(topic)
+            assert not rows or position > rows[-1][0]
+            assert position >= next_
+            assert not [row for row in rest[len(rows) :] if row[0] < position]
+            self.next[topic] = position
+
+    async def disturbed_fetch(self) -> None:
+        """Fetch, and cancel, hold or stop it between any two awaits."""
+        chance, requests = self.chance, self.requests
+        topics = chance.sample([*self.next], chance.randint(1, len(self.next)))
+        most = chance.choice((1, 5, 40))
+        fetch = asyncio.create_task(self.feed.fetch(topics, chance.choice((0.0, 0.002)), most))
+        for _ in range(chance.randint(0, 25)):
+            await asyncio.sleep(0)
+        match chance.randrange(8):
+            case 0:
+                fetch.cancel()
+            case 1:
+                requests.hold()
+            case 2:
+                requests.stop.set()
+        [found] = await asyncio.gather(fetch, return_exceptions=True)
+        requests.release()
+        requests.stop.clear()
+        if isinstance(found, BaseException):
+            assert isinstance(found, asyncio.CancelledError | Stopped), found
+            found = {}
+        await self.check(found, most)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_record_of_whole_batches_is_read_once_over_holds_stops_seeks_and_cancelled_fetches(
+    monkeypatch, seed: int
+) -> None:
+    monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
+    monkeypatch.setattr(batches, "OBJECTS", 2)
+    monkeypatch.setattr(batches, "PIECE", (50, 1 << 20)[seed % 2])
+    play = BatchPlay(random.Random(seed))
+    for round_ in range(150):
+        play.write()
+        await play.disturbed_fetch()
+        if play.chance.random() < 0.05:
+            play.seek(play.chance.choice([*play.next]))
+        if round_ == 50:
+            play.next["other"] = 0
+            play.seek("other")
+    ends = {topic: play.brokers.logs[TopicPartition(topic, 0)].end for topic in play.next}
+    async with asyncio.timeout(20):
+        while play.next != ends:
+            await play.check(await play.feed.fetch(ends, 0.001, 50), 50)
+    assert play.read > 300
 
 
 SHARDS, PIECES = 64, 5

@@ -17,7 +17,7 @@ from stream_svt.protocol.records import Records
 PLACE = TopicPartition("counts", 0)
 CODECS = (lambda data: data, codec.gzip_encode, codec.snappy_encode, codec.lz4_encode, codec.zstd_encode)
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
-ABORT = bytes(4)
+ABORT, COMMIT = bytes(4), b"\0\0\0\1"
 
 
 def varint(number: int) -> bytes:
