@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import StoredMute
 from stream_svt.monitor.texts import TextList, hash_of
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
+NEVER_MUTED = -1
+"""A clock before all others."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _ALL = 2**64 - 1
 _SMALLEST, _LOAD = 2**14, 64
@@ -29,14 +32,14 @@ class Mutes(Queue[StoredMute]):
     kind: ClassVar[int] = 2
     entry_types: ClassVar[tuple[type, ...]] = (StoredMute,)
 
-    def is_muted(self, series: str | None, clock_ms: int) -> bool:
-        """Return whether a series is muted at a clock."""
+    def until(self, series: str | None) -> int:
+        """Return the clock (ms) before which a series is muted."""
         mute = None if series is None else self.entries.get(series)
-        return mute is not None and _is_active(mute, clock_ms)
+        return NEVER_MUTED if mute is None else _end(mute)
 
     def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
         """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
-        self._discard(takewhile(lambda mute: not _is_active(mute, clock_ms), self.entries.values()))
+        self._discard(takewhile(lambda mute: _end(mute) <= clock_ms, self.entries.values()))
         if series in self.entries:
             self.remove(series)
         self.count += 1
@@ -54,8 +57,9 @@ class Mutes(Queue[StoredMute]):
         return names
 
 
-def _is_active(mute: StoredMute, clock_ms: int) -> bool:
-    return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
+def _end(mute: StoredMute) -> int:
+    """Return the clock (ms) at which a mute ends."""
+    return NEVER if mute.until in (FOR_EVER, UNTIL_RUN_ENDS) else mute.until
 
 
 class MuteFilter:

@@ -80,15 +80,13 @@ class QueryTester:
         """Skip those of these rows whose series is muted at their clock."""
         if not len(rows):
             return
-        batch, is_muted = segment.view.batch, self.runs.is_muted
-        columns = (
-            rows.tolist(),
-            batch.dataset[rows].tolist(),
-            batch.series.at(rows),
-            segment.view.clock[rows].tolist(),
-        )
-        muted = [row for row, *query in zip(*columns, strict=True) if is_muted(*query)]
-        hit = np.array(muted, dtype=np.int64) - segment.start
+        batch, runs = segment.view.batch, self.runs
+        series, which = batch.series.at(rows)
+        pair = which * len(runs.covers) + batch.dataset[rows]
+        _, first, index = np.unique(pair, return_index=True, return_inverse=True)
+        pairs = zip(batch.dataset[rows[first]].tolist(), which[first].tolist(), strict=True)
+        ends = np.array([runs.muted_until(dataset, series[text]) for dataset, text in pairs])
+        hit = rows[segment.view.clock[rows] < ends[index]] - segment.start
         hit = hit[segment.live[hit]]
         segment.live[hit], segment.muted[hit] = False, True
 

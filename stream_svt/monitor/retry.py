@@ -97,7 +97,7 @@ class RetryAppend(Append):
             if not queue.changed:
                 journal.mark_changed(queue)
             series = names[row] if names else None
-            if dataset in mutes and mutes[dataset].is_muted(series, now):
+            if dataset in mutes and now < mutes[dataset].until(series):
                 runs.skip("muted", 1)
             else:
                 columns = columns or self._columns(view, start, stop)

@@ -17,7 +17,7 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteFilter, Mutes
+from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
@@ -454,8 +454,12 @@ class Runs:
 
     def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
         """Return whether a series of a dataset is muted at a clock."""
+        return clock_ms < self.muted_until(dataset, series)
+
+    def muted_until(self, dataset: int, series: str | None) -> int:
+        """Return the clock (ms) before which a series of a dataset is muted."""
         mutes = self.mutes.get(dataset)
-        return mutes is not None and mutes.is_muted(series, clock_ms)
+        return NEVER_MUTED if mutes is None else mutes.until(series)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

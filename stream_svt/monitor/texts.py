@@ -40,8 +40,8 @@ class Texts(Protocol):
     def taken(self, rows: Integers) -> Texts:
         """Return the texts of some rows, in ascending order."""
 
-    def at(self, rows: Integers) -> list[str | None]:
-        """Return the texts of some rows, in ascending order, made at once."""
+    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
+        """Return texts, few of them equal, and the index of each row's; ``rows`` are in ascending order."""
 
 
 class TextList:
@@ -63,9 +63,9 @@ class TextList:
         """See `Texts`."""
         return TextList([self._texts[row] for row in rows.tolist()])
 
-    def at(self, rows: Integers) -> list[str | None]:
+    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
-        return [self[row] for row in rows.tolist()]
+        return [self[row] for row in rows.tolist()], np.arange(len(rows))
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -98,9 +98,9 @@ class TextSlices:
         """See `Texts`."""
         return TextSlices(self._buffer, self._start[rows], self._length[rows])
 
-    def at(self, rows: Integers) -> list[str | None]:
+    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
-        return [self[row] for row in rows.tolist()]
+        return [self[row] for row in rows.tolist()], np.arange(len(rows))
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -129,11 +129,10 @@ class TextCodes:
         """See `Texts`."""
         return TextCodes(self._entries, self._codes[rows])
 
-    def at(self, rows: Integers) -> list[str | None]:
+    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
         codes, which = np.unique(self._codes[rows], return_inverse=True)
-        texts = [None if code < 0 else self._entries[code] for code in codes.tolist()]
-        return [texts[index] for index in which.tolist()]
+        return [None if code < 0 else self._entries[code] for code in codes.tolist()], which
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -168,15 +167,26 @@ class TextParts:
 
     def __getitem__(self, row: int, /) -> str | None:
         part = bisect_right(self._ends, row)
-        return self._parts[part][row - (self._ends[part - 1] if part else 0)]
+        return self._parts[part][row - self._begin(part)]
 
     def taken(self, rows: Integers) -> TextParts:
         """See `Texts`."""
         return TextParts([part.taken(own) for part, own in self._split(rows)])
 
-    def at(self, rows: Integers) -> list[str | None]:
+    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
-        return [text for part, own in self._split(rows) if len(own) for text in part.at(own)]
+        texts: list[str | None] = []
+        which = [NO_ROWS]
+        part = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(part).tolist():
+            first, stop = np.searchsorted(part, [number, number + 1])
+            found, index = self._parts[number].at(rows[first:stop] - self._begin(number))
+            which.append(index + len(texts))
+            texts += found
+        return texts, np.concatenate(which)
+
+    def _begin(self, part: int) -> int:
+        return self._ends[part - 1] if part else 0
 
     def _split(self, rows: Integers) -> Iterator[tuple[Texts, Integers]]:
         """Yield the parts, each with its own rows."""
@@ -191,6 +201,7 @@ class TextParts:
         return self._hashes
 
 
+NO_ROWS: Integers = np.zeros(0, np.int64)
 _NONE: Final = np.array([-1], dtype=np.int64)
 
 

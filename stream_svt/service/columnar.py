@@ -109,7 +109,8 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
         series.remove(rows)
     batch.series, batch.query_id = series.texts, ids.texts
     if has_set.any():
-        batch.set_id = sets.texts.at(np.arange(len(closed)))
+        found, which = sets.texts.at(np.arange(len(closed)))
+        batch.set_id = [found[index] for index in which.tolist()]
 
 
 # The stream
