@@ -10,11 +10,15 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
+# No test depends on how busy the machine is.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)
 

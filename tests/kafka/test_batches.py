@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiokafka import codec as codecs
 from aiokafka.errors import CorruptRecordException
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_svt.kafka import batches as module
@@ -112,7 +112,6 @@ def compare(answer, most, *, text: bool) -> None:
     assert disagreement(content, offset, aborted, most=most, text=text) is None
 
 
-@settings(deadline=None)
 @given(answers(), sizes, st.booleans())
 def test_the_records_the_position_and_the_error_are_those_of_the_client(answer, most, text):
     compare(answer, most, text=text)

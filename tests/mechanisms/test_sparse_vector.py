@@ -32,7 +32,7 @@ from stream_svt.mechanisms.noise import variance
 from stream_svt.mechanisms.numbers import loss_of
 
 ONE = Fraction(1)
-PROPERTY = settings(deadline=None, derandomize=True)  # the same on every machine, however busy
+PROPERTY = settings(derandomize=True)  # the same on every machine, however busy
 BUILDERS = {"plain": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
 

@@ -188,7 +188,7 @@ def test_the_first_event_of_a_dataset_declares_it():
     form=st.sampled_from(["plain", "adaptive", "ladder", "sweep", "retry", "resampled", "few mutes"]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_books_balance_for_every_limit_to_the_last_unit(limit, form, seed):
     spec = spec_of(FORMS[form], datasets=f"{{names: [a, b, c], limit: {limit}e-9, unit: u}}")
     play = interrupted(spec, stream(seed, 150), random.Random(seed).randrange)

@@ -175,7 +175,7 @@ def do(play: Play, step: tuple[str, object]) -> None:
 
 
 @pytest.mark.parametrize("measure", list(DATASETS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(st.one_of(queries, queries, commands), max_size=25))
 def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps: list) -> None:
     play, read = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure])), 0

@@ -79,7 +79,7 @@ class PureLedger(RuleBasedStateMachine):
 
 
 TestPureLedger = PureLedger.TestCase
-TestPureLedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPureLedger.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(st.lists(st.tuples(st.booleans(), amounts), max_size=30))

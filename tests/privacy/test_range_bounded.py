@@ -46,7 +46,7 @@ def kullback_leibler(a, b):
     return p * math.exp(b) * b - (1 - p) * math.exp(-a) * a
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(losses, losses)
 def test_the_price_is_the_supremum_over_all_orders_in_both_directions(below, above):
     price = zcdp_of_range(below, above) / RHO_UNITS
@@ -64,7 +64,7 @@ def test_some_suprema_lie_above_order_one():
     assert zcdp_of_range(2 * ONE, ONE) / RHO_UNITS > kullback_leibler(1, 2) + 3e-5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(losses, losses, integers(1, ONE))
 def test_a_wider_interval_costs_no_less_and_none_more_than_an_eighth_of_its_square(below, above, more):
     price = zcdp_of_range(below, above)
@@ -80,7 +80,7 @@ def test_monotone_runs_at_equal_charges_of_one(cutoff, exact, bound):
     assert zcdp_monotone((1 + cutoff) * ONE, ONE) / RHO_UNITS == bound
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(losses)
 def test_pure_differential_privacy_alone_costs_epsilon_tanh_half_epsilon(total):
     epsilon = total / ONE
@@ -89,7 +89,7 @@ def test_pure_differential_privacy_alone_costs_epsilon_tanh_half_epsilon(total):
     assert exact_bounded_range(total) <= price <= zcdp_general(total)  # the gap is paid for
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(losses, losses)
 def test_every_run_costs_at_most_what_the_ledger_charges(e0, e1):
     assert zcdp_of_range(e0 + 7 * e1, 7 * e1) <= zcdp_monotone(e0 + 7 * e1, e0)

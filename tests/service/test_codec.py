@@ -266,7 +266,7 @@ messages = st.one_of(
 keys = st.sampled_from([AT_HOME] * 8 + [None, b"?", ELSEWHERE])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(messages, keys), min_size=1, max_size=8))
 def test_both_ways_of_decoding_agree_on_any_bytes(pairs):
     records = [Record(i, key, value) for i, (value, key) in enumerate(pairs)]

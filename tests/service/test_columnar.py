@@ -108,13 +108,13 @@ def check(message: bytes) -> None:
     assert [*zip(batch.whole.tolist(), fraction.tolist(), strict=True)] == expected.values
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(messages())
 def test_columns_hold_what_the_rows_hold_and_are_rejected_for_the_same_reason(message: bytes) -> None:
     check(message)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(messages(), st.integers(0, 2**32))
 def test_damaged_records_are_read_or_rejected_as_row_by_row(message: bytes, seed: int) -> None:
     chance, damaged = random.Random(seed), bytearray(message)

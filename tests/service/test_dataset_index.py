@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_svt.service import dataset_index
@@ -30,7 +30,6 @@ names = st.text(min_size=1, max_size=40) | st.sampled_from(
 other_keys = st.none() | st.binary(max_size=20) | st.sampled_from([b"a\0\0", b"a" * 7, b"a" * 15 + b"b"])
 
 
-@settings(deadline=None)
 @given(st.lists(names, unique=True, max_size=60), st.lists(other_keys, max_size=20), st.binary(max_size=9))
 def test_a_key_finds_its_dataset_and_no_other(declared, others, behind):
     index = DatasetIndex(declared, partition=0, homes=HOMES)

@@ -57,7 +57,7 @@ def columns(given: list[bytes]) -> list[tuple[int, int]]:
     return list(zip(whole.tolist(), fraction.tolist(), strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30))
 def test_tokens_are_read_as_exact_fractions_in_any_batch(given):
     assert columns(given) == [expected(token) for token in given]
@@ -71,7 +71,6 @@ def test_tokens_with_sign_point_and_the_longest_plain_form():
     assert columns(edges) == [expected(token) for token in edges]
 
 
-@settings(deadline=None)
 @given(st.lists(PLAIN, min_size=1, max_size=50))
 def test_plain_numbers_take_the_same_steps_with_or_without_a_point(given):
     with pytest.MonkeyPatch.context() as patch:
@@ -88,7 +87,7 @@ def test_only_the_token_of_another_form_is_read_one_by_one(monkeypatch, odd):
     assert alone == [odd, odd]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.one_of(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor.batch import QueryBatch
@@ -135,7 +135,7 @@ def batches(draw: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(records=batches())
 def test_messages_are_read_together_as_each_is_alone(name, records):
     assert decoded(records, LAYOUTS[name]) == alone(records, LAYOUTS[name])
@@ -255,7 +255,6 @@ def test_messages_may_stand_anywhere_in_a_buffer():
     assert decoder.decode(tail).whole.tolist() == [0, 1, 2, *range(25, 30)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(VALUES, NUMBERS), min_size=1, max_size=20))
 def test_what_stands_beside_a_token_does_not_change_it(tokens):
     joined = b"1.5".join([b"", *tokens, b""])
@@ -298,7 +297,7 @@ CHARACTERS += [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(CHARACTERS), max_size=8).map(b"".join))
 def test_a_text_ends_before_what_is_no_utf8(text):
     padded = Padded(text + b'"')

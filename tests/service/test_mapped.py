@@ -171,7 +171,7 @@ messages = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(messages, min_size=1, max_size=8), st.sampled_from([NESTED, FLAT]))
 def test_both_ways_of_decoding_agree_on_any_bytes(values, layout):
     records = [Record(i, AT_HOME, value) for i, value in enumerate(values)]
@@ -180,7 +180,7 @@ def test_both_ways_of_decoding_agree_on_any_bytes(values, layout):
     assert len(together) + len(together.rejects) == len(records)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([*NO_NUMBER, *TOO_LARGE, b"7", b"-1.5"]), min_size=2, max_size=2),
     documents.map(msgspec.json.encode),

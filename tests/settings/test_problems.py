@@ -255,7 +255,7 @@ def test_aliases_that_explode_are_refused():
 
 
 @given(st.text(max_size=80) | st.binary(max_size=80))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_text_is_accepted_or_gives_the_one_named_error(text):
     with pytest.raises(ConfigError):
         load_spec(text)
@@ -265,7 +265,7 @@ def test_any_text_is_accepted_or_gives_the_one_named_error(text):
     st.sampled_from(GOOD.splitlines()),
     st.sampled_from(["[]", "{}", "~", "-1", "x", "1e400", "1e99", "1e-99", "'1'", "{a: {b: c}}"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
     key = line.split(":")[0]
     with contextlib.suppress(ConfigError):
