@@ -198,7 +198,7 @@ def test_the_costs_benchmark_measures_every_axis_and_what_is_held_and_written(me
     monkeypatch.setattr(costs, "BASE", costs.Point(datasets=10, batch=30))
     monkeypatch.setattr(costs, "ROWS", 15)
     monkeypatch.setattr(costs, "process_mib", lambda: 1.0)
-    printed = measured(costs, "--datasets 30 --queries 120 --turns 1")
+    printed = measured(costs, "--datasets 100 --queries 120 --turns 1")
     known = json.loads(costs.DATA.read_text())["figures"]
     assert list(printed) == [f"costs.{name}" for name in known]
     assert all(printed[f"costs.{name}"] > 0 for name in known if name.endswith(("_bytes", "_us")))
