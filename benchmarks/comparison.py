@@ -15,6 +15,7 @@ import argparse
 import inspect
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -105,10 +106,18 @@ def measure(tree: Path, name: str) -> dict[str, float]:
     """Return the figures of a benchmark in a tree; ``name`` may bring options."""
     program, *options = shlex.split(name)
     command = [sys.executable, "-m", f"benchmarks.{program}", *options]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed(f"benchmark {name!r} failed in {tree}:\n{done.stderr.strip()[-2000:]}")
-    return {figure: float(value) for figure, value in _FIGURE.findall(done.stdout)}
+    with subprocess.Popen(
+        command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as benchmark:
+        try:
+            printed, said = benchmark.communicate()
+        except KeyboardInterrupt:
+            benchmark.send_signal(signal.SIGINT)  # not SIGKILL: it ends what it started
+            benchmark.communicate()
+            raise
+    if benchmark.returncode:
+        raise Failed(f"benchmark {name!r} failed in {tree}:\n{said.strip()[-2000:]}")
+    return {figure: float(value) for figure, value in _FIGURE.findall(printed)}
 
 
 def compare(root: Path, revision: str, names: Sequence[str], turns: int) -> dict[str, Moved]:
@@ -157,11 +166,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.turns < FEWEST:
         parser.error(f"--turns must be at least {FEWEST}: fewer turns cannot show that a figure moved")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         moved = compare(Path(__file__).parents[1], options.revision, options.names, options.turns)
     except Failed as failure:
         say(f"benchmarks/compare: {failure}")
         return 2
+    except KeyboardInterrupt:
+        say("benchmarks/compare: interrupted; nothing was compared")
+        return 130
     for line in report(moved):
         print(line)
     return 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,15 @@ print("tiny.moved", {moved} + turn % 3)
 print("tiny.stays", 5 + turn % 3)
 print("tiny.{own}", 1)
 print("no figure")
+"""
+
+SLOW = """
+import pathlib, time
+pathlib.Path({began!r}).touch()
+try:
+    time.sleep(60)
+finally:
+    pathlib.Path({ended!r}).touch()
 """
 
 
@@ -72,6 +85,31 @@ def test_a_benchmark_that_fails_is_shown_and_leaves_no_worktree(repository):
     worktrees = git(repository, "worktree", "list")
     with pytest.raises(Failed, match="AssertionError"):
         comparison.compare(repository, "HEAD", ["tiny"], turns=8)
+    assert git(repository, "worktree", "list") == worktrees
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_lets_its_benchmark_end_and_leaves_no_worktree(
+    repository, tmp_path, number
+):
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    for module in ("command", "comparison"):
+        shutil.copy(f"benchmarks/{module}.py", repository / "benchmarks")
+    (repository / "benchmarks" / "slow.py").write_text(SLOW.format(began=str(began), ended=str(ended)))
+    git(repository, "add", ".")
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "second")
+    worktrees = git(repository, "worktree", "list")
+    program = "import sys; from benchmarks.comparison import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "HEAD", "slow"]
+    with subprocess.Popen(command, cwd=repository, stderr=subprocess.PIPE, text=True) as comparing:
+        while not began.exists():
+            assert comparing.poll() is None
+            time.sleep(0.05)
+        comparing.send_signal(number)
+        said = comparing.communicate()[1]
+    assert comparing.returncode == 130
+    assert said.endswith("benchmarks/compare: interrupted; nothing was compared\n")
+    assert ended.exists()
     assert git(repository, "worktree", "list") == worktrees
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import costs, latency, peers, planner, takeover, year
+from benchmarks import costs, engine, latency, peers, planner, takeover, year
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
@@ -39,7 +39,7 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "engine",
             "--datasets 300 --rows 500 --batches 2 --repetitions 1",
-            ["datasets_1m_vs_1", "ns_per_query", "alert_us"],
+            ["datasets_300_vs_1", "ns_per_query", "alert_us"],
         ),
         (
             "sampler",
@@ -99,6 +99,11 @@ def test_a_benchmark_prints_its_figures(measured, request, name, sizes, figures)
     printed = measured(benchmark, sizes, name=program)
     assert list(printed) == [f"{program}.{figure}" for figure in figures]
     assert all(printed[figure] > 0 for figure in printed if not figure.endswith("_cost"))
+
+
+def test_the_figure_of_many_datasets_has_their_number_in_its_name():
+    names = [engine._short(count) for count in (300, 1_500, 10_000, 1_000_000)]
+    assert names == ["300", "1500", "10k", "1m"]
 
 
 def test_decimals_are_the_integers_with_two_to_six_digits_behind_the_point():
