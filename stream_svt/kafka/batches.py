@@ -30,6 +30,8 @@ PIECE: Final = 1 << 22
 """Bytes that are read at once, if they are of several batches: a few milliseconds of work."""
 OBJECTS: Final = 2_000
 """Records that aiokafka's reader reads at once: some milliseconds of work."""
+FEW: Final = 250
+"""Fewer records than these are read together with the next ones, though each batch may be read alone."""
 _NUMBER: Final = Struct(">i")
 _FORMAT: Final = 16
 """Place of the number of the format in a batch; since format 2, records have headers."""
@@ -201,7 +203,8 @@ class Unread:
     def __init__(self, position: int, *, text: bool) -> None:
         self.position, self._text = position, text
         self._parts: deque[WholeBatch | Records | Iterator[Any]] = deque()
-        self._alone = 0  # so many batches are read one by one, to find the one that is irregular
+        self._together = 1 << 20  # so many batches are read at once; few where one of them was irregular
+        self._failure: Exception | None = None
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -223,14 +226,28 @@ class Unread:
             records.clear()
 
     def read(self, most: int) -> Records:
-        """Return the next records, at most so many; none once nothing is left. Raises what aiokafka's reader does."""
-        records = Records.of(())
-        while self._parts and not len(records):
-            records = self._read(most)
+        """Return the next records, at most so many; none once nothing is left. Raises what aiokafka's reader does.
+
+        Records before those that cannot be read are returned first.
+        """
+        if self._failure is not None:
+            raise self._failure
+        found: list[Records] = []
+        count = size = 0
+        while self._parts and count < min(most, FEW) and size < PIECE:
+            try:
+                records = self._read(most - count)
+            except Exception as error:  # of any kind: decompressing raises what the codecs do
+                if not found:
+                    raise
+                self._failure = error
+                break
             records = records[int(np.searchsorted(records.offset, self.position)) :]
-        if len(records):
-            self.position = int(records.offset[-1]) + 1
-        return records
+            if len(records):
+                found.append(records)
+                self.position = int(records.offset[-1]) + 1
+                count, size = count + len(records), size + records.size
+        return Records.concatenated(found)
 
     def _read(self, most: int) -> Records:
         part, bodies = self._parts[0], []
@@ -249,16 +266,17 @@ class Unread:
             head, rest = bodies[0].cut(most) if bodies[0].number > most else (bodies[0], None)
             records = read([head, *bodies[1:]], text=self._text)
         except Irregular:
-            self._alone = len(bodies)
-            if len(bodies) < 2:
+            if len(bodies) > 1:
+                self._together = len(bodies) // 2
+            else:
                 self._parts[0] = self._ascending(part.records())
             return Records.of(())
+        self._together *= 2
         if rest is not None:
             part.unread = rest
             return records
         for _ in bodies:
             self._parts.popleft()
-        self._alone = max(self._alone - len(bodies), 0)
         return records
 
     def _bodies(self, most: int) -> list[Body]:
@@ -266,7 +284,7 @@ class Unread:
         bodies: list[Body] = []
         count = size = 0
         for part in self._parts:
-            if not isinstance(part, WholeBatch) or (bodies and self._alone):
+            if not isinstance(part, WholeBatch) or len(bodies) == self._together or size >= PIECE:
                 break
             try:
                 body = part.unread

@@ -81,18 +81,20 @@ class Records(Sequence[Record]):
     @classmethod
     def concatenated(cls, parts: Sequence[Records]) -> Records:
         """Return consecutive records of one partition as one."""
-        if len(parts) == 1:
-            return parts[0]
-        shifts = list(accumulate((len(part.buffer) for part in parts), initial=0))
+        if len(parts) < 2:
+            return parts[0] if parts else cls.of(())
+        buffers = {id(part.buffer): part.buffer for part in parts}  # parts of one fetch share it
+        starts = accumulate(map(len, buffers.values()), initial=0)
+        shifts = dict(zip(buffers, starts, strict=False))
+        moved = [(part, shifts[id(part.buffer)]) for part in parts]
         firsts = list(accumulate(map(len, parts), initial=0))
-        moved = list(zip(parts, shifts, strict=False))
         headers = {
             first + index: found
             for part, first in zip(parts, firsts, strict=False)
             for index, found in part.headers.items()
         }
         return cls(
-            b"".join([part.buffer for part in parts]),
+            b"".join(buffers.values()),
             _joined(part.offset for part in parts),
             _joined(part.timestamp for part in parts),
             _joined(part.key_start + shift for part, shift in moved),
@@ -101,6 +103,11 @@ class Records(Sequence[Record]):
             _joined(part.value_length for part in parts),
             headers,
         )
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return int(np.maximum(self.key_length, 0).sum() + np.maximum(self.value_length, 0).sum())
 
     def __len__(self) -> int:
         return len(self.offset)

@@ -209,6 +209,46 @@ def test_after_a_batch_that_only_the_client_reads_the_others_are_read_as_columns
         assert as_columns(content, most=[most]) == by_client(content)
 
 
+ONES = 600
+
+
+@pytest.mark.parametrize("irregular", [range(450, 451), range(5, ONES, 10), range(0, ONES, 2), range(ONES)])
+def test_batches_that_only_the_client_reads_do_not_make_the_others_be_read_one_by_one(monkeypatch, irregular):
+    """Else a producer of a few such batches would have a fetch, and with a cadence a tick, for each record."""
+    tried: list[int] = []
+
+    def noted_read(bodies, **options):
+        tried.append(len(bodies))
+        return columns.read(bodies, **options)
+
+    monkeypatch.setattr(module, "read", noted_read)
+    found = [queries(1, base) for base in range(ONES)]
+    for base in irregular:
+        found[base] = found[base].changed(content=found[base].plain[:1] + b"\1" + found[base].plain[2:])
+    unread = module.Unread(0, text=True)
+    unread.add(whole_batches(*found))
+    reads = []
+    while unread:
+        reads.append([record.offset for record in unread.read(1 << 20)])
+    assert sum(reads, []) == list(range(ONES))
+    assert len(reads) <= ONES // module.FEW + 1
+    assert sum(tried) <= 5 * ONES
+    assert len(tried) < ONES / 4 or len(irregular) > 1
+
+
+def test_records_before_those_that_cannot_be_read_are_returned_first(monkeypatch):
+    monkeypatch.setattr(module, "LARGEST", 2 << 20)
+    odd = Batch(2, [Wire(0), Wire(2), Wire(1), Wire(3)])
+    for bad in (Batch(6, [Wire(0, value=bytes(3 << 20))], 4), Batch(6, number=1, content=bytes(9))):
+        unread = module.Unread(0, text=True)
+        unread.add(whole_batches(queries(2), odd, bad, queries(5, 7)))
+        assert [record.offset for record in unread.read(100)] == [0, 1, 2, 4, 5]
+        for _ in range(2):
+            with pytest.raises(CorruptRecordException):
+                unread.read(100)
+        assert unread.position == 6
+
+
 # --- what is hostile
 
 

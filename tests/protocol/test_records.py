@@ -31,6 +31,9 @@ def test_columns_give_the_records_back_whole_sliced_or_joined(
     last = data.draw(st.integers(first, len(whole)))
     assert list(joined[first:last]) == whole[first:last]
     assert list(joined[first:][: last - first]) == whole[first:last]
+    again = Records.concatenated([joined[:first], joined[first:]])
+    assert list(again) == whole
+    assert again.buffer is joined.buffer  # not one copy for each part
     if whole:
         assert joined[-1] == whole[-1]
     assert Records.of(joined) is joined
