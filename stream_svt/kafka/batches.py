@@ -49,9 +49,11 @@ class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
     def next_batch(self) -> Any:  # noqa: ANN401
         """Return the next batch."""
         content, end = self._next_slice, self._pos
+        if content is None or len(content) <= _FORMAT or content[_FORMAT] < 2:
+            return super().next_batch()
+        if len(content) < _HEADER:
+            raise CorruptRecordException(f"a batch of {len(content)} bytes has no room for its header")
         batch = super().next_batch()
-        if content is None or content[_FORMAT] < 2:
-            return batch
         return (WholeBatch if self.whole else _Batch)(batch, content, end - len(content))
 
 
@@ -123,8 +125,8 @@ class WholeBatch(_Batch):
         self._unread: Body | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        # Without records, aiokafka checks that nothing is where they would be.
-        return iter((self,)) if self.number > 0 else self.records()
+        # Without records, aiokafka checks that nothing is where they would be; decompressing has a bound elsewhere.
+        return iter((self,)) if self.number > 0 or self._batch.compression_type else self.records()
 
     def records(self) -> Iterator[Any]:
         """Return the records as aiokafka reads them."""

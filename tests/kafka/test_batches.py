@@ -227,11 +227,13 @@ def test_batches_that_only_the_client_reads_do_not_make_the_others_be_read_one_b
         found[base] = found[base].changed(content=found[base].plain[:1] + b"\1" + found[base].plain[2:])
     unread = module.Unread(0, text=True)
     unread.add(whole_batches(*found))
-    reads = []
+    offsets: list[int] = []
+    reads = 0
     while unread:
-        reads.append([record.offset for record in unread.read(1 << 20)])
-    assert sum(reads, []) == list(range(ONES))
-    assert len(reads) <= ONES // module.FEW + 1
+        offsets += [record.offset for record in unread.read(1 << 20)]
+        reads += 1
+    assert offsets == list(range(ONES))
+    assert reads <= ONES // module.FEW + 1
     assert sum(tried) <= 5 * ONES
     assert len(tried) < ONES / 4 or len(irregular) > 1
 
@@ -262,6 +264,23 @@ def test_a_batch_that_decompresses_without_bound_is_refused_by_name(monkeypatch,
     unread.add(whole_batches(Batch(70, [Wire(0, value=bytes(3 << 20))], codec)))
     with pytest.raises(CorruptRecordException, match="offset 70 decompresses to more than 3 MiB; delete the"):
         unread.read(10)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_compressed_batch_that_counts_no_records_has_the_same_bound(monkeypatch, codec):
+    monkeypatch.setattr(module, "LARGEST", 2 << 20)
+    unread = module.Unread(0, text=False)
+    unread.add(whole_batches(Batch(0, codec=codec, content=bytes(3 << 20), number=0)))
+    with pytest.raises(CorruptRecordException, match="decompresses to more than 2 MiB"):
+        unread.read(10)
+
+
+@pytest.mark.parametrize("size", [18, 27, 60])
+def test_a_batch_that_ends_in_its_header_is_an_error(size):
+    content = bytearray(queries(2).encode()[:size])
+    content[8:12] = (size - 12).to_bytes(4, "big")
+    for one in (bytes(content), bytes(content) + answer(queries(2))):
+        assert as_columns(one).error is by_client(one).error is CorruptRecordException
 
 
 def test_a_stream_of_snappy_that_goes_backwards_ends():
