@@ -84,7 +84,7 @@ class MuteFilter:
             self._rebuild(self._datasets)
         else:
             for name in series:
-                self._marks[self._index(dataset, hash_of(name))] = True
+                self._marks[self._index(dataset, hash_of(name.encode()))] = True
 
     def _rebuild(self, datasets: Collection[int]) -> None:
         """Mark the mutes of these datasets, which are all that may have some."""

@@ -236,13 +236,12 @@ def words_at(buffer: bytes, start: Integers, length: Integers) -> Hashes:
     return found
 
 
-def hash_of(text: str) -> int:
-    """Return the hash of one text: `hashes_of` for a single one, without arrays."""
-    data = text.encode()
-    multipliers = _multipliers(1 + 2 * -(-len(data) // _WORD))
-    found = (len(data) + 1) * multipliers[0]
-    for number, at in enumerate(range(0, len(data), 4), start=1):
-        found += int.from_bytes(data[at : at + 4], "little") * multipliers[number]
+def hash_of(text: bytes) -> int:
+    """Return the hash of one text in UTF-8: `hashes_of` for a single one, without arrays."""
+    multipliers = _multipliers(1 + 2 * -(-len(text) // _WORD))
+    found = (len(text) + 1) * multipliers[0]
+    for number, at in enumerate(range(0, len(text), 4), start=1):
+        found += int.from_bytes(text[at : at + 4], "little") * multipliers[number]
     return found & _ALL
 
 

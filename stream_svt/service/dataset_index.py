@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.texts import hashes_of, words_at
+from stream_svt.monitor.texts import hash_of, hashes_of, words_at
 from stream_svt.service.homes import Homes
 from stream_svt.service.padded import Integers, Mask
 from stream_svt.service.reasons import Reason
@@ -23,6 +23,8 @@ NAMES_AT_ONCE: Final = 10_000
 
 KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
 
+SINGLES: Final = 32
+"""Keys that are looked up without arrays."""
 _EMPTY: Final = -1
 _WORD: Final = 8
 
@@ -82,6 +84,10 @@ class DatasetIndex:
 
     def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
         """Return the number of each key, a slice of ``buffer`` (length -1: null)."""
+        if len(start) <= SINGLES:
+            spans = zip(start.tolist(), length.tolist(), strict=True)
+            keys = (None if size < 0 else buffer[first : first + size] for first, size in spans)
+            return np.array([self.number(key) for key in keys], np.int64)
         slots = self._slots(buffer, start, length)
         found = self._table[slots].astype(np.int64)
         is_other = (found != _EMPTY) & ~self._is_name(found, buffer, start, length)
@@ -115,8 +121,15 @@ class DatasetIndex:
 
     def number(self, key: bytes | None) -> int:
         """Return the number of one key."""
-        length = -1 if key is None else len(key)
-        return int(self.numbers(key or b"", np.zeros(1, np.int64), np.array([length]))[0])
+        if key is None:
+            return self._refused(key)
+        slot, last = hash_of(key) >> (65 - len(self._table).bit_length()), len(self._table) - 1
+        while (found := self._table.item(slot)) != _EMPTY:
+            first = self._start.item(found)
+            if self._length.item(found) == len(key) and self._names.startswith(key, first):
+                break
+            slot = (slot + 1) & last
+        return self._refused(key) if found == _EMPTY else found
 
     def _refused(self, key: bytes | None) -> int:
         if key is None:

@@ -35,6 +35,9 @@ _TINY = Decimal("1e-400")
 CHUNK = 8192
 """Tokens converted at a time: their arrays fit in a processor's cache."""
 
+SINGLES = 32
+"""Tokens that are converted without arrays."""
+
 _FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
 """More digits than a number below `LIMIT` has in units of 10^-18."""
 
@@ -65,6 +68,9 @@ def split(value: Decimal | None) -> tuple[int, int]:
 def columns(tokens: Sequence[Raw]) -> Columns:
     """Return whole parts and fractions of JSON tokens."""
     rows = len(tokens)
+    if rows <= SINGLES:
+        found = np.array([_single(bytes(token)) for token in tokens], np.int64).reshape(rows, 2)
+        return found[:, 0], found[:, 1]
     whole, fraction = np.empty(rows, np.int64), np.empty(rows, np.int64)
     for first in range(0, rows, CHUNK):
         part = tokens[first : first + CHUNK]
@@ -78,10 +84,25 @@ def columns(tokens: Sequence[Raw]) -> Columns:
     return whole, fraction
 
 
+def _single(token: bytes) -> tuple[int, int]:
+    """Return whole part and fraction of one token: all digits of any plain number are converted in the same steps."""
+    minus = token[:1] == b"-"
+    head, point, tail = token[minus:].partition(b".")
+    digits = head.rjust(_BEFORE, b"0") + tail.ljust(_BEHIND, b"0")
+    is_plain = len(digits) == _BEFORE + _BEHIND and digits.isdigit() and head and bool(point) == bool(tail)
+    if not is_plain or (head[:1] == b"0") > (len(head) == 1):
+        return split(number(token))
+    parts, rest = divmod(int(digits), 10 ** (_BEHIND - 18))
+    # To divide a negative number takes longer.
+    whole, fraction = divmod(_SHIFT * PARTS + (1 - 2 * minus) * (parts + minus * (rest > 0)), PARTS)
+    return whole - _SHIFT, fraction
+
+
 # Text, eight digits at a time. A token is a sign, up to 16 digits, and optionally a point and up to 24 digits. Digits
 # before the point end, and digits behind it begin, at the edge of a word of eight bytes.
 
 _BEFORE, _BEHIND = 16, 24
+_SHIFT = 10**_BEFORE
 _MINUS, _POINT, _ZERO = b"-.0"
 _ZEROS = np.uint64(0x3030303030303030)
 _CARRY = np.uint64(0x0606060606060606)

@@ -94,6 +94,8 @@ class JsonReader:
 
     def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
         """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
+        if len(start) < FEW and not refused.any():
+            return self._rows.decode(_messages(buffer, start, length))
         found = _Found(buffer, start, length, self._rows.paths.texts)
         is_candidate = ~refused & (length > 0) & (length <= MAX_BYTES)
         candidates = np.flatnonzero(is_candidate)
@@ -146,6 +148,14 @@ class JsonReader:
         return None
 
 
+def _spans(start: Integers, length: Integers) -> Iterator[tuple[int, int]]:
+    return zip(start.tolist(), (start + length).tolist(), strict=True)
+
+
+def _messages(buffer: bytes, start: Integers, length: Integers) -> list[bytes | None]:
+    return [None if stop < first else buffer[first:stop] for first, stop in _spans(start, length)]
+
+
 class _Found:
     """The fields of messages by row, as far as they are read."""
 
@@ -161,11 +171,7 @@ class _Found:
 
     def messages(self, rows: list[int]) -> list[bytes | None]:
         """Return some messages."""
-        return [None if stop < start else self.buffer[start:stop] for start, stop in self._spans(rows)]
-
-    def _spans(self, rows: list[int]) -> list[tuple[int, int]]:
-        start = self.start[rows]
-        return list(zip(start.tolist(), (start + self.length[rows]).tolist(), strict=True))
+        return _messages(self.buffer, self.start[rows], self.length[rows])
 
     def put(self, columns: Columns, rows: list[int]) -> None:
         """Take over what was decoded of some rows."""
@@ -188,7 +194,7 @@ class _Found:
         """Return where texts are, by row: in their message or, if that is not easily found, behind the buffer."""
         texts = contents.values()
         if len(contents) < FEW:  # a few must not cost a copy of the buffer
-            spans = self._spans(list(contents))
+            spans = _spans(self.start[list(contents)], self.length[list(contents)])
             places = [self.buffer.find(text, *span) for text, span in zip(texts, spans, strict=True)]
             if min(places) >= 0:
                 return places

@@ -35,7 +35,7 @@ def test_a_text_and_its_hash_are_the_same_in_every_form(texts: list[str | None],
         assert [form[row] for row in range(len(form))] == texts
         assert form.hashes().tolist() == forms[0].hashes().tolist()
         for text, hashed in zip(texts, form.hashes().tolist(), strict=True):
-            assert hashed == (0 if text is None else hash_of(text))
+            assert hashed == (0 if text is None else hash_of(text.encode()))
 
 
 @given(st.lists(st.text(max_size=20), unique=True, max_size=50))
@@ -46,7 +46,7 @@ def test_different_texts_have_different_hashes(texts: list[str]) -> None:
 def test_a_long_text_among_short_ones_is_hashed_whole() -> None:
     texts = ["s", "x" * 1000, "x" * 999 + "y", ""]
     assert len(set(TextList(texts).hashes().tolist())) == 4
-    assert TextList(texts).hashes().tolist() == [hash_of(text) for text in texts]
+    assert TextList(texts).hashes().tolist() == [hash_of(text.encode()) for text in texts]
 
 
 def test_no_rows_have_no_hashes() -> None:
@@ -56,7 +56,7 @@ def test_no_rows_have_no_hashes() -> None:
 
 
 def test_another_process_hashes_otherwise_so_that_nobody_can_choose_texts_that_collide() -> None:
-    program = "from stream_svt.monitor.texts import hash_of; print(hash_of('s'))"
+    program = "from stream_svt.monitor.texts import hash_of; print(hash_of(b's'))"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     found = {
         subprocess.run(

@@ -16,12 +16,16 @@ from stream_svt.service.homes import Homes
 HOMES = Homes(1, "murmur2")
 
 
-def numbers(index: DatasetIndex, keys: Iterable[bytes | None], behind: bytes = b"") -> list[int]:
+def numbers(
+    index: DatasetIndex, keys: Iterable[bytes | None], behind: bytes = b"", singles: int = -1
+) -> list[int]:
     """Return the numbers of keys that stand side by side in a buffer."""
     parts = [*keys]
     length = np.array([-1 if key is None else len(key) for key in parts], np.int64)
     start = np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)
-    return index.numbers(b"".join([key or b"" for key in parts]) + behind, start, length).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset_index, "SINGLES", singles)
+        return index.numbers(b"".join([key or b"" for key in parts]) + behind, start, length).tolist()
 
 
 names = st.text(min_size=1, max_size=40) | st.sampled_from(
@@ -36,7 +40,7 @@ def test_a_key_finds_its_dataset_and_no_other(declared, others, behind):
     expected = {name.encode(): number for number, name in enumerate(declared)}
     keys = [*expected, *others, *expected]
     assert numbers(index, keys, behind) == [-1 if key is None else expected.get(key, -2) for key in keys]
-    assert [index.number(key) for key in others] == numbers(index, others)
+    assert [index.number(key) for key in keys] == numbers(index, keys, behind)
 
 
 @pytest.mark.parametrize("hashed", [0, 7, 2**64 - 1])
@@ -44,10 +48,12 @@ def test_names_with_equal_hashes_are_told_apart(monkeypatch, hashed):
     monkeypatch.setattr(
         dataset_index, "hashes_of", lambda _, start, __: np.full(len(start), hashed, dtype=np.uint64)
     )
+    monkeypatch.setattr(dataset_index, "hash_of", lambda _: hashed)
     declared = [f"shop-{number}" for number in range(50)]
     index = DatasetIndex(declared, partition=0, homes=HOMES)
     assert numbers(index, [name.encode() for name in declared]) == [*range(50)]
     assert numbers(index, [b"shop-50", None, b"shop-"]) == [-2, -1, -2]
+    assert numbers(index, [b"shop-49", b"shop-50", b"shop-"], singles=9) == [49, -2, -2]
 
 
 def test_datasets_that_are_added_in_slices_keep_their_numbers(monkeypatch):
@@ -58,3 +64,9 @@ def test_datasets_that_are_added_in_slices_keep_their_numbers(monkeypatch):
         known = min(100 * slices, 1050)
         assert numbers(index, keys) == [*range(known), *[-2] * (1050 - known)]
     assert (slices, len(index)) == (11, 1050)
+
+
+def test_few_keys_need_no_arrays_of_hashes(monkeypatch):
+    index = DatasetIndex(["a", "b"], partition=0, homes=HOMES)
+    monkeypatch.setattr(dataset_index, "hashes_of", lambda *_: pytest.fail("arrays were made"))
+    assert numbers(index, [b"b", None, b"?", b"a"], singles=4) == [1, -1, -2, 0]

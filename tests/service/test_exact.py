@@ -52,15 +52,17 @@ def expected(token: bytes) -> tuple[int, int]:
     return divmod(math.floor(value * PARTS), PARTS)
 
 
-def columns(given: list[bytes]) -> list[tuple[int, int]]:
-    whole, fraction = exact.columns([msgspec.Raw(token) for token in given])
+def columns(given: list[bytes], singles: int = exact.SINGLES) -> list[tuple[int, int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "SINGLES", singles)
+        whole, fraction = exact.columns([msgspec.Raw(token) for token in given])
     return list(zip(whole.tolist(), fraction.tolist(), strict=True))
 
 
 @settings(max_examples=300)
-@given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30))
-def test_tokens_are_read_as_exact_fractions_in_any_batch(given):
-    assert columns(given) == [expected(token) for token in given]
+@given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30), st.sampled_from([-1, 30]))
+def test_tokens_are_read_as_exact_fractions_in_any_batch(given, singles):
+    assert columns(given, singles) == [expected(token) for token in given]
 
 
 def test_tokens_with_sign_point_and_the_longest_plain_form():
@@ -68,14 +70,20 @@ def test_tokens_with_sign_point_and_the_longest_plain_form():
     edges = b"0 -0 -0.0 -0.5 4611686018427387903 4611686018427387904 1.0e0".split()
     edges += [most, b"-" + most, b"-0." + b"0" * 23 + b"1", b"9" * 17, b"1." + b"0" * 25]
     edges += [b"-1." + b"9" * 18, b"-1." + b"9" * 19]
-    assert columns(edges) == [expected(token) for token in edges]
+    assert columns(edges) == columns(edges, -1) == [expected(token) for token in edges]
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=50))
-def test_plain_numbers_take_the_same_steps_with_or_without_a_point(given):
+@given(st.lists(PLAIN, min_size=1, max_size=50), st.sampled_from([-1, 50]))
+def test_plain_numbers_take_the_same_steps_with_or_without_a_point(given, singles):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "number", lambda _: pytest.fail("a plain number was read alone"))
-        columns(given)
+        columns(given, singles)
+
+
+def test_few_tokens_need_no_arrays(monkeypatch):
+    monkeypatch.setattr(exact, "plain", lambda *_: pytest.fail("arrays were made"))
+    few = [b"1.5", b"-0.25", b"7", b"null", b"1e3", *[b"0"] * 11]
+    assert columns(few) == [expected(token) for token in few]
 
 
 @pytest.mark.parametrize("odd", [b"1e3", b"null", b"9" * 19, b"0." + b"3" * 25, b'"text"', b"1e999"])

@@ -246,6 +246,13 @@ def test_a_message_without_a_shape_is_decoded_alone_and_its_texts_are_its_own(mo
     assert (batch.series[7], batch.series[8], batch.series[9]) == ("é", "s8", "é")
 
 
+def test_few_messages_are_decoded_by_rows(monkeypatch):
+    monkeypatch.setattr(json_columns, "FEW", 5)
+    messages = [SHAPES[1] % row(n) for n in range(4)]
+    _, given = left_over(messages)
+    assert given == messages
+
+
 def test_messages_may_stand_anywhere_in_a_buffer():
     messages = [SHAPES[1] % row(n) for n in range(30)]
     records = Records.of([Record(n, AT_HOME, message) for n, message in enumerate(messages)])
