@@ -6,8 +6,6 @@ transactions, control batches and positions stay what that loop makes of them.
 
 from __future__ import annotations
 
-import gzip
-import io
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -37,8 +35,8 @@ _FORMAT: Final = 16
 """Place of the number of the format in a batch; since format 2, records have headers."""
 _HEADER: Final = 61
 """Bytes before the records of a batch, which end with their number."""
-_GZIP, _SNAPPY = 1, 2
-_DECODERS: Final = {3: cramjam.lz4, 4: cramjam.zstd}
+_SNAPPY: Final = 2
+_DECODERS: Final = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 
 
 class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
@@ -146,8 +144,6 @@ class WholeBatch(_Batch):
 
 def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
     """Return the records of a batch; raises CorruptRecordException for more than `LARGEST` bytes, else `Irregular`."""
-    if batch.compression_type == _GZIP:
-        return _decompress_gzip(batch, content)
     if batch.compression_type == _SNAPPY:
         return _decompress_snappy(batch, content)
     if batch.compression_type not in _DECODERS:
@@ -160,13 +156,6 @@ def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
             if "whole buffer" not in str(error):
                 raise Irregular from error
     raise _too_large(batch)
-
-
-def _decompress_gzip(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
-    records = gzip.GzipFile(fileobj=io.BytesIO(content)).read(LARGEST + 1)
-    if len(records) > LARGEST:
-        raise _too_large(batch)
-    return records
 
 
 def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
