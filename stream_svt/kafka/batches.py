@@ -19,7 +19,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import _MemoryRecordsPy
 
-from stream_svt.kafka.columns import Body, Irregular, read
+from stream_svt.kafka.columns import Body, Irregular, ManyHeaders, read
 from stream_svt.protocol.records import Records
 
 LARGEST: Final = 1 << 27
@@ -28,6 +28,8 @@ PIECE: Final = 1 << 22
 """Bytes that are read at once, if they are of several batches: a few milliseconds of work."""
 OBJECTS: Final = 2_000
 """Records that aiokafka's reader reads at once: some milliseconds of work."""
+HEADERS: Final = 50_000
+"""Headers that are read at once: some tens of milliseconds of work."""
 FEW: Final = 250
 """Fewer records than these are read together with the next ones, though each batch may be read alone."""
 _NUMBER: Final = Struct(">i")
@@ -195,6 +197,7 @@ class Unread:
         self.position, self._text = position, text
         self._parts: deque[WholeBatch | Records | Iterator[Any]] = deque()
         self._together = 1 << 20  # so many batches are read at once; few where one of them was irregular
+        self._most = 1 << 30  # so many records are read at once; fewer where they had many headers
         self._failure: Exception | None = None
 
     def __bool__(self) -> bool:
@@ -227,7 +230,7 @@ class Unread:
         count = size = 0
         while self._parts and count < min(most, FEW) and size < PIECE:
             try:
-                records = self._read(most - count)
+                records = self._read(min(most - count, self._most))
             except Exception as error:  # of any kind: decompressing raises what the codecs do
                 if not found:
                     raise
@@ -255,7 +258,10 @@ class Unread:
         try:
             bodies = self._bodies(most)
             head, rest = bodies[0].cut(most) if bodies[0].number > most else (bodies[0], None)
-            records = read([head, *bodies[1:]], text=self._text)
+            records = read([head, *bodies[1:]], text=self._text, headers=HEADERS)
+        except ManyHeaders:
+            self._most = max(min(most, sum(body.number for body in bodies)) // 2, 1)
+            return Records.of(())
         except Irregular:
             if len(bodies) > 1:
                 self._together = len(bodies) // 2

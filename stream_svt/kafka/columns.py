@@ -9,6 +9,7 @@ What this costs depends on numbers and lengths of records, and not on what their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -23,12 +24,18 @@ SMALLEST: Final = 7
 """Bytes of the smallest record."""
 SHORT: Final = 512
 """Average bytes of records up to which it pays to guess where they begin."""
+SHOWN: Final = 100
+"""Headers of a record that are read; a record of 1 MB can have half a million."""
 _STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
 """Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
 
 
 class Irregular(Exception):
     """The bytes are not records, or such as only the client's reader reads."""
+
+
+class ManyHeaders(Exception):
+    """Several records have more headers than are to be read at once."""
 
 
 class Body(NamedTuple):
@@ -54,8 +61,8 @@ class Body(NamedTuple):
         return self._replace(stop=at, number=count), self._replace(start=at, number=self.number - count)
 
 
-def read(bodies: Sequence[Body], *, text: bool = False) -> Records:
-    """Return the records of bodies, in order; raises `Irregular`.
+def read(bodies: Sequence[Body], *, text: bool = False, headers: float = math.inf) -> Records:
+    """Return the records of bodies, in order; raises `Irregular`, and `ManyHeaders` for more than ``headers``.
 
     With ``text``, keys and values hold no zero byte, as in JSON: then where records begin is guessed first.
     """
@@ -73,7 +80,7 @@ def read(bodies: Sequence[Body], *, text: bool = False) -> Records:
         begin, end, at = _bounds(data, bodies, (start, stop, last), text=text)
     if len(bodies) > 1:
         base, time, append = (np.repeat(column, count) for column in (base, time, append))
-    return _fields(bodies[0].buffer, (data, at, end), (base, time, append))
+    return _fields(bodies[0].buffer, (data, at, end), (base, time, append), headers)
 
 
 def _in_one_buffer(bodies: Sequence[Body]) -> Sequence[Body]:
@@ -173,7 +180,10 @@ def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Intege
 
 
 def _fields(
-    buffer: bytes, places: tuple[_Data, Integers, Integers], bases: tuple[Integers, Integers, Integers]
+    buffer: bytes,
+    places: tuple[_Data, Integers, Integers],
+    bases: tuple[Integers, Integers, Integers],
+    most: float,
 ) -> Records:
     """Return the columns of records that lie from ``at``, behind their lengths, to ``end``."""
     data, at, end = places
@@ -194,10 +204,16 @@ def _fields(
     ):
         raise Irregular
     headers: dict[int, Headers] = {}
-    for row in np.flatnonzero(count).tolist():
-        headers[row], at[row] = _headers(buffer, int(at[row]), int(count[row]))
-        if at[row] != end[row]:  # at once: each row could go through all the rest
+    rows = np.flatnonzero(count)
+    if len(count) > 1 and np.minimum(count, SHOWN).sum() > most:
+        raise ManyHeaders
+    for row, begin, number, stop in zip(
+        *(one.tolist() for one in (rows, at[rows], count[rows], end[rows])), strict=True
+    ):
+        headers[row], reached = _headers(buffer, begin, min(number, SHOWN))
+        if reached != stop and (number <= SHOWN or reached > stop):
             raise Irregular
+    at[rows] = end[rows]
     if (at != end).any():
         raise Irregular
     return Records(buffer, offset, timestamp, key_start, key_length, value_start, value_length, headers)
@@ -222,6 +238,9 @@ def _headers(buffer: bytes, at: int, count: int) -> tuple[Headers, int]:
 
 
 def _varint(buffer: bytes, at: int) -> tuple[int, int]:
+    """Return the signed number of at most five bytes that begins here, and where it ends."""
+    if at < len(buffer) and (byte := buffer[at]) < 128:
+        return byte >> 1 ^ -(byte & 1), at + 1
     value = 0
     for index, byte in enumerate(buffer[at : at + 5]):
         value |= (byte & 127) << 7 * index

@@ -266,6 +266,28 @@ def test_a_batch_that_decompresses_without_bound_is_refused_by_name(monkeypatch,
         unread.read(10)
 
 
+def test_records_with_many_headers_are_read_in_smaller_pieces(alone):
+    alone.setattr(module, "HEADERS", 900)
+    traced = [Wire(index, headers=[(b"trace", b"%d" % index), (b"span", None)]) for index in range(1_000)]
+    for found in ([Batch(0, traced)], [Batch(index, traced[:1]) for index in range(1_000)]):
+        content = answer(*found)
+        assert as_columns(content, text=True) == by_client(content)
+        unread = module.Unread(0, text=True)
+        unread.add(whole_batches(*found))
+        while unread:
+            assert sum(len(headers) for headers in unread.read(1_000).headers.values()) <= 900
+
+
+@pytest.mark.parametrize("count", [columns.SHOWN - 1, columns.SHOWN, columns.SHOWN + 1, 200_000])
+def test_of_a_record_with_countless_headers_the_first_are_read(alone, count):
+    found = Batch(0, [Wire(0), Wire(1, headers=[(b"n", b"v")] * count), Wire(2)])
+    unread = module.Unread(0, text=False)
+    unread.add(whole_batches(found))
+    before, bad, after = unread.read(10)
+    assert (before.headers, len(bad.headers), after.headers) == ((), min(count, columns.SHOWN), ())
+    assert (bad.value, after.value) == (b"value", b"value")
+
+
 @pytest.mark.parametrize("codec", range(1, 5))
 def test_a_compressed_batch_that_counts_no_records_has_the_same_bound(monkeypatch, codec):
     monkeypatch.setattr(module, "LARGEST", 2 << 20)
