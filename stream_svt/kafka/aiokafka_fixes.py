@@ -236,13 +236,15 @@ async def take(
     return taken
 
 
-async def wait_for_records(consumer: Consumer, *partitions: TopicPartition, seconds: float) -> None:
-    """Wait until `is_buffered`, at most ``seconds``; take nothing."""
+async def wait_for_records(
+    consumer: Consumer, *partitions: TopicPartition, seconds: float, until: asyncio.Future[None]
+) -> None:
+    """Wait until `is_buffered`, at most ``seconds`` or until something else is done; take nothing."""
     end = time.monotonic() + seconds
-    while not is_buffered(consumer, *partitions) and (left := end - time.monotonic()) > 0:
+    while not (is_buffered(consumer, *partitions) or until.done()) and (left := end - time.monotonic()) > 0:
         waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
         try:
-            await asyncio.wait([waiter], timeout=left)
+            await asyncio.wait([waiter, until], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if waiter.done():
                 waiter.result()
         finally:

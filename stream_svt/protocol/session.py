@@ -48,6 +48,8 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
+FEW_BYTES, FEW_ROWS = 1 << 16, 1000
+"""Size of fetched records, and queries of a batch, up to which a shard goes on in the same turn: a millisecond."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
 """Seconds before each further attempt to decode records whose schema is missing."""
 
@@ -300,7 +302,8 @@ class ShardSession(Committer):
         A backlog can take many commits. Return whether all records were stepped; if the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        await self.yield_turn()
+        if len(fetched.buffer) > FEW_BYTES:  # few records are decoded in the turn in which they were fetched
+            await self.yield_turn()
         found, ahead = self._split_ahead(topic, fetched)
         await self.in_slices(self._decoders[topic].read(found))
         self.observer.count("records_total", topic, by=len(found))
@@ -326,7 +329,8 @@ class ShardSession(Committer):
             await self.commit()
         self.uncommitted += count
         while True:
-            await self.yield_turn()
+            if len(batch) > FEW_ROWS:
+                await self.yield_turn()
             began = self.clock.now()
             step = self.engine.step(batch)
             if self.policy.cadence is None:

@@ -55,6 +55,8 @@ MISSING_TIMEOUT = 1.0
 """Seconds for which a partition may be missing from the metadata: a new assignment has to fetch them first."""
 BATCHES_PER_TURN = 2_000
 """Batches, or records, taken from the consumer in one turn: some ten milliseconds of work."""
+FEW_BATCHES = 100
+"""Batches, or records, that are taken and read in one turn."""
 MAX_RECORDS = 20_000
 """Default of ``max_records`` of a fetch."""
 
@@ -179,6 +181,19 @@ class ShardLog:
         aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
 
+class _Request(asyncio.Event):
+    """An event, and a call when it is set."""
+
+    def __init__(self, on_set: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_set = on_set
+
+    def set(self) -> None:
+        """Set the event."""
+        super().set()
+        self._on_set()
+
+
 class Requests:
     """Requests to one shard: ``stop`` its session, or hold it while a rebalance decides about its partition.
 
@@ -187,7 +202,9 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self.stop, self.held, self.released, self.paused = (asyncio.Event() for _ in range(4))
+        self.stop, self.held = _Request(self._interrupt), _Request(self._interrupt)
+        self.released, self.paused = asyncio.Event(), asyncio.Event()
+        self._interruption: asyncio.Future[None] | None = None
         self.released.set()
         self.paused.set()
 
@@ -200,6 +217,18 @@ class Requests:
         """End the hold: the partition stays."""
         self.held.clear()
         self.released.set()
+
+    def interruption(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next stop request or hold; many fetches share one."""
+        if self._interruption is None or self._interruption.done():
+            self._interruption = asyncio.get_running_loop().create_future()
+            if self.stop.is_set() or self.held.is_set():
+                self._interrupt()
+        return self._interruption
+
+    def _interrupt(self) -> None:
+        if self._interruption is not None and not self._interruption.done():
+            self._interruption.set_result(None)
 
     async def wait(self, *events: Any, seconds: float | None = None) -> None:  # noqa: ANN401
         """Wait for the first of several events or a stop request, at most ``seconds``."""
@@ -278,16 +307,10 @@ class ShardFeed:
         partitions = [self._partition(topic) for topic in topics]
         changed, self._reading = self._reading.symmetric_difference(partitions), set(partitions)
         self._position_client(changed)
-        read = asyncio.ensure_future(self._read(partitions, max_wait, max_records or MAX_RECORDS))
         delivered = False
         try:
-            await self.requests.wait(read, self.requests.held.wait())
-            if not read.done():
-                if self.stopping:
-                    raise Stopped
-                return {}
+            records, positions = await self._read(partitions, max_wait, max_records or MAX_RECORDS)
             # No await from here on, so that positions and returned records agree.
-            records, positions = read.result()
             self._next |= positions
             delivered = True
         except OffsetOutOfRangeError as error:
@@ -295,9 +318,9 @@ class ShardFeed:
             raise RecordsLost(f"shard {self.shard}: offsets are out of range on {gone}") from error
         finally:
             if not delivered:
-                read.cancel()
-                await asyncio.gather(read, return_exceptions=True)
                 self._position_client(partitions)
+        if not records and self.stopping:
+            raise Stopped
         return {partition.topic: batch for partition, batch in records.items()}
 
     async def position(self, topic: str) -> int:
@@ -327,17 +350,24 @@ class ShardFeed:
     ) -> tuple[dict[TopicPartition, Records], dict[TopicPartition, int]]:
         """Read what was taken from the consumer before, or now; wait ``seconds`` for the first records.
 
-        Also return the next position of each partition.
+        A stop request or a hold ends the wait. Also return the next position of each partition.
         """
-        client = await self._assigned()
+        interruption = self.requests.interruption()
+        if (client := await self._assigned()) is None:
+            return {}, {}
         taken: dict[TopicPartition, list[Records]] = {}
         end, left = time.monotonic() + seconds * self._spread, max_records
         while True:
             if self._unread.keys().isdisjoint(partitions):
-                await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
-            await self._take(client, partitions)
+                seconds = end - time.monotonic()
+                await aiokafka_fixes.wait_for_records(
+                    client, *partitions, seconds=seconds, until=interruption
+                )
+            goes_on = await self._take(client, partitions)
             for partition in [one for one in self._unread if one in partitions]:
-                await pause()
+                if not goes_on:
+                    await pause()
+                goes_on = False
                 if len(records := self._read_on(partition, left)):
                     taken.setdefault(partition, []).append(records)
                     left -= len(records)
@@ -345,7 +375,7 @@ class ShardFeed:
                     break
             idle = [partition for partition in partitions if partition not in self._unread]
             more = bool(left and idle) and aiokafka_fixes.is_buffered(client, *idle)
-            if not more and (taken or time.monotonic() >= end):
+            if interruption.done() or (not more and (taken or time.monotonic() >= end)):
                 break
         aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if taken else int(IDLE_WAIT_MS * self._spread))
         if not taken:
@@ -354,11 +384,14 @@ class ShardFeed:
         positions |= {partition: unread.position for partition, unread in self._unread.items()}
         return {partition: Records.concatenated(parts) for partition, parts in taken.items()}, positions
 
-    async def _take(self, client: Any, partitions: Sequence[TopicPartition]) -> None:  # noqa: ANN401
-        """Take batches from the consumer, of those partitions of which everything was read."""
+    async def _take(self, client: Any, partitions: Sequence[TopicPartition]) -> bool:  # noqa: ANN401
+        """Take batches from the consumer, of those partitions of which everything was read.
+
+        Return whether the shard's turn goes on: it took a few.
+        """
         idle = [partition for partition in partitions if partition not in self._unread]
         if not idle or not aiokafka_fixes.is_buffered(client, *idle):
-            return
+            return False
         await pause()
         whole = [partition for partition in idle if partition.topic in self.columns]
         positions = {partition: await client.position(partition) for partition in idle}
@@ -367,6 +400,7 @@ class ShardFeed:
             text = self.columns.get(partition.topic, False)
             self._unread[partition] = Unread(positions[partition], text=text)
             self._unread[partition].add(batches)
+        return sum(map(len, found.values())) <= FEW_BATCHES
 
     def _read_on(self, partition: TopicPartition, most: int) -> Records:
         """Read records of a partition; its turn comes again after those of the others."""
@@ -377,19 +411,19 @@ class ShardFeed:
         return records
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
-        """Return the consumer, started, with every partition assigned that `seek` has named."""
-        doing = f"shard {self.shard}: starting the consumer of its topics"
+        """Return the consumer, started, with every partition assigned that `seek` has named; None if interrupted."""
         if self._client is None:
-            await pause()  # making a client takes milliseconds, and 64 shards may do so at once
-            client = self.cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
+            starting = asyncio.ensure_future(self._start())
             try:
-                async with kafka.deadline(kafka.START_DEADLINE, doing):
-                    await client.start()
-            except BaseException:
-                await kafka.stop_quietly(client)
-                raise
-            aiokafka_fixes.fetch_together(client, UNREAD_WAIT)
-            self._client = client
+                await asyncio.wait(
+                    [starting, self.requests.interruption()], return_when=asyncio.FIRST_COMPLETED
+                )
+                if not starting.done():
+                    return None
+                self._client = starting.result()
+            finally:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
         if aiokafka_fixes.has_failed(self._client):
             raise BrokerUnavailable(f"shard {self.shard}: the client's fetch loop ended")
         if self._client.assignment() != self._next.keys():
@@ -398,6 +432,19 @@ class ShardFeed:
             self._position_client(self._next)
             self._missing.clear()
         return self._client
+
+    async def _start(self) -> Any:  # noqa: ANN401
+        doing = f"shard {self.shard}: starting the consumer of its topics"
+        await pause()  # making a client takes milliseconds, and 64 shards may do so at once
+        client = self.cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
+        try:
+            async with kafka.deadline(kafka.START_DEADLINE, doing):
+                await client.start()
+        except BaseException:
+            await kafka.stop_quietly(client)
+            raise
+        aiokafka_fixes.fetch_together(client, UNREAD_WAIT)
+        return client
 
     def _position_client(self, partitions: Iterable[TopicPartition]) -> None:
         """Move the consumer to the feed's positions, and pause the partitions that it does not read."""
