@@ -47,6 +47,8 @@ HELD: Final = 10_000
 """Datasets, and waiting queries, whose bytes are counted."""
 ROWS: Final = 10_000
 """Of a columnar record."""
+MANY: Final = 10
+"""Monitors of a shard whose memory, state and commits are compared with those of a shard with few."""
 MECHANISMS: Final = ("svt", "adaptive")
 
 
@@ -272,9 +274,9 @@ def bytes_held(count: int) -> dict[str, float]:
     """Return the bytes of a dataset without monitors, of an open run, and of a query that waits at a monitor."""
     few, twice, many = (
         held(replace(BASE, datasets=datasets, monitors=monitors))
-        for datasets, monitors in ((count, 1), (2 * count, 1), (count, 10))
+        for datasets, monitors in ((count, 1), (2 * count, 1), (count, MANY))
     )
-    each, run = twice.over(few, count), many.over(few, 9 * count)
+    each, run = twice.over(few, count), many.over(few, (MANY - 1) * count)
     waiting = [held(replace(BASE, datasets=1, waiting=much * count)) for much in (1, 2)]
     found = {
         "dataset": (each[0] - run[0], each[1] - run[1]),
@@ -321,10 +323,13 @@ def opening_us(count: int) -> float:
 
 def bytes_written(queries: int) -> dict[str, float]:
     """Return the bytes that a commit writes to the state topic, and an alert to the state and the alert topic."""
-    quiet, busy = (_written(Side(replace(BASE, tops=tops)), queries) for tops in (0.0, 0.05))
+    points = {"quiet": {"tops": 0.0}, "busy": {"tops": 0.05}, "many": {"tops": 0.0, "monitors": MANY}}
+    found = {name: _written(Side(replace(BASE, **changed)), queries) for name, changed in points.items()}
+    quiet, busy, many = (found[name] for name in points)
     each = quiet.state / quiet.commits
     return {
         "commit_bytes": each,
+        "commit_monitor_bytes": (many.state / many.commits - each) / (MANY - BASE.monitors),
         "alert_state_bytes": (busy.state - busy.commits * each) / busy.alerts,
         "alert_bytes": busy.published / busy.alerts,
     }

@@ -82,8 +82,9 @@ _OF_COSTS: Final = {
     "state_dataset_bytes": ("bytes", "state of a dataset"),
     "state_run_bytes": ("bytes", "state of an open run"),
     "state_waiting_bytes": ("bytes", "state of a query that waits"),
-    "commit_bytes": ("bytes", "written to the state topic by a commit"),
-    "alert_state_bytes": ("bytes", "more of them for an alert"),
+    "commit_bytes": ("bytes", "written to the state topic by a commit, two monitors"),
+    "commit_monitor_bytes": ("bytes", "more of them for each further monitor"),
+    "alert_state_bytes": ("bytes", "more of them for an alert, two monitors"),
     "alert_bytes": ("bytes", "written to the alert topic by an alert"),
 }
 
@@ -170,11 +171,10 @@ class Size:
 
     @cached_property
     def state_rate(self) -> float:
-        """Bytes a second written to the state topics at the peak."""
-        return (
-            self.transactions * self.c["commit_bytes"]
-            + PEAK * self.alerts / DAY * self.c["alert_state_bytes"]
-        )
+        """Bytes a second written to the state topics at the peak; an alert writes all runs of its dataset."""
+        c, more = self.c, self.monitors - 2
+        commits = self.transactions * (c["commit_bytes"] + more * c["commit_monitor_bytes"])
+        return commits + PEAK * self.alerts / DAY * (c["alert_state_bytes"] + more * c["state_run_bytes"])
 
     @cached_property
     def disk(self) -> float:

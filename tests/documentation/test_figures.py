@@ -110,3 +110,12 @@ def test_what_the_page_says_breaks_first_is_what_the_constants_say():
     assert many.cores / many.applications < 1
     assert monitors.monitors * c["state_run_bytes"] > 0.9 * monitors.state / monitors.datasets
     assert monitors.cores_of(1e3 / c["json"]) > 1.5 * monitors.peak / (1e6 * c["json"])
+
+
+def test_what_is_written_to_the_state_grows_with_the_monitors_as_the_page_says():
+    c = {name: constant.value for name, constant in capacity.constants().items()}
+    few, many = (capacity.Size("", 1e8, 10**5, monitors, 1e4, c) for monitors in (2, 40))
+    alerts = capacity.PEAK * 1e4 / capacity.DAY
+    assert many.transactions == few.transactions
+    more = few.transactions * c["commit_monitor_bytes"] + alerts * c["state_run_bytes"]
+    assert many.state_rate - few.state_rate == pytest.approx(38 * more)
