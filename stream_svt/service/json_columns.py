@@ -27,10 +27,12 @@ FEW: Final = 200
 """Messages for which the steps of many are not worth it."""
 _KEPT: Final = 3
 """Shapes that are tried again in the next messages, and one more."""
+_EXAMPLES: Final = 8
+"""Most messages in which a shape is looked for: each may lack the value, or hold one of too many tokens."""
 _VALUE: Final = Decoder(Raw)
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-_ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]++', re.DOTALL)
-"""A text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
+_ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]*+', re.DOTALL)
+"""Nothing, a text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
 
 
 class Options(NamedTuple):
@@ -136,7 +138,7 @@ class JsonReader:
         ]
 
     def _shape(self, chunk: _Chunk) -> tuple[Shape, str | None] | None:
-        """Return the shape of an unread message that is well-formed with a number as its value, and its monitor."""
+        """Return the shape of an unread message that is well-formed with any value, and its monitor."""
         for message in chunk.examples():
             shape = shape_of(message, self._rows.paths)
             if shape is None:
@@ -235,8 +237,8 @@ class _Chunk:
 
     def examples(self) -> Iterator[bytes]:
         """Yield a few unread messages."""
-        few = self._rows[self.unread[[0, len(self.unread) // 2, -1]]].tolist()
-        yield from (message or b"" for message in self._found.messages(few))
+        for row in self._rows[self.unread[:: -(-len(self.unread) // _EXAMPLES)]].tolist():
+            yield from filter(None, self._found.messages([row]))
 
     def read(self, shape: Shape, monitor: str | None) -> int:
         """Read the texts of unread messages that have a shape, and where their values are; return how many have it."""

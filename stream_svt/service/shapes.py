@@ -2,7 +2,8 @@
 
 The shape of messages is the bytes that they share: `{"id":"`, `","value":`, `,"series":"`, `"}`. Between them stand
 texts, integers, and the value. The part before the value is matched from the left end of a message, the part behind it
-from the right end: the value is whatever stands between, and its form and size change no step.
+from the right end: the value is whatever stands between, and its form and size change no step. Nor does its lack: a
+message has the same shape without the member.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,8 +45,8 @@ class FieldKind(Enum):
 THRESHOLD: Final = "threshold"
 _LONGEST: Final = {FieldKind.TEXT: MAX_TEXT, FieldKind.INTEGER: 18, FieldKind.THRESHOLD: 64}
 """Most bytes of what has a name, or is no text."""
-_MAX_MESSAGE: Final = 1 << 14
-"""Bytes of a message whose shape is looked for."""
+_MAX_TOKENS: Final = 1 << 12
+"""Tokens of a message whose shape is looked for."""
 _QUOTE, _ZERO = b'"0'
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++', re.DOTALL)
 _NAME: Final = re.compile(rb'"([^"\\\x00-\x1f\x80-\xff]*)"')
@@ -64,7 +66,7 @@ class Field(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Which messages have a shape, where their values are, and start and length of their texts by name.
+    """Which messages have a shape, where their values are (empty: none), and start and length of their texts by name.
 
     The threshold, where a message has one, is the text `THRESHOLD`; it may be no number.
     """
@@ -75,10 +77,20 @@ class Fit(NamedTuple):
     texts: dict[str, tuple[Integers, Integers]]
 
 
-class Shape:
-    """The fixed parts of a message, between its ``fields`` and its value from ``start`` to ``stop``."""
+class Extent(NamedTuple):
+    """Where a value is from ``start`` to ``stop``, and what is left out together with it, a comma included."""
 
-    def __init__(self, message: bytes, fields: Sequence[Field], start: int, stop: int) -> None:
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+class Shape:
+    """The fixed parts of a message, between its ``fields`` and its value."""
+
+    def __init__(self, message: bytes, fields: Sequence[Field], value: Extent) -> None:
+        start, stop, first, last = value
         self.sample = message[:start] + b"0" + message[stop:]
         """The message with another value."""
         named = [(one, name) for one in fields for name in one.names if one.kind is not FieldKind.THRESHOLD]
@@ -86,9 +98,10 @@ class Shape:
         """Its texts by name, without those that are part of the shape."""
         self._is_ascii = all(message[one.start : one.stop].isascii() for one in fields)
         left = [field for field in fields if field.stop <= start]
-        right = [field for field in fields if field.start >= stop]
-        self._left = [*zip(_literals(message, 0, left, start), [*left, None], strict=True)]
-        self._right = [*zip(_literals(message, stop, right, len(message)), [None, *right], strict=True)][::-1]
+        right = [field for field in fields if field.start >= last]
+        self._left = [*zip(_literals(message, 0, left, first), [*left, None], strict=True)]
+        self._name, self._comma = Literal(message[first:start]), Literal(message[stop:last])
+        self._right = [*zip(_literals(message, last, right, len(message)), [None, *right], strict=True)][::-1]
 
     def fit(self, text: Padded, start: Integers, stop: Integers) -> Fit:
         """Match messages from ``start`` to ``stop``, indexes of ``text``."""
@@ -110,8 +123,12 @@ class Shape:
                 stop = stop - length
                 fits &= _is_valid(text, field, stop, length)
                 texts |= dict.fromkeys(field.names, (stop, length))
-        fits &= (differs == 0) & (start <= stop)
-        return Fit(fits, start, stop, texts)
+        lacks_value = start == stop
+        differs_in_name = self._name.difference(text, start)
+        start, stop = start + self._name.size, stop - self._comma.size
+        differs_in_name |= self._comma.difference(text, stop)
+        fits &= (differs == 0) & ((differs_in_name == 0) & (start <= stop) | lacks_value)
+        return Fit(fits, np.minimum(start, stop), stop, texts)
 
     def _marks(self, text: Padded, field: Field) -> Mask:
         if field.kind is FieldKind.TEXT:
@@ -137,7 +154,7 @@ def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> 
 
 def shape_of(message: bytes, paths: Paths) -> Shape | None:
     """Return the shape of a message, None if it has none. The shape of a malformed message has a malformed sample."""
-    if len(message) > _MAX_MESSAGE or (tokens := _tokens(message)) is None:
+    if (tokens := _tokens(message)) is None:
         return None
     fields: list[Field] = []
     names: list[str] = []
@@ -148,7 +165,7 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
         match, token = tokens[index], tokens[index][0]
         if last == b":" and (path := tuple(names)) == paths.value:
             end = _end_of_value(tokens, index)
-            extent = match.start(), tokens[end - 1].end() if end > index else match.start()
+            extent = _extent(tokens, index, end)
             index, last = end, b""
             continue
         if token in {b"[", b"]"}:
@@ -174,13 +191,13 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
         index += 1
     if extent is None:
         return None
-    size = len(message) - sum(stop - start for start, stop in (extent, *(field[:2] for field in fields)))
-    return Shape(message, fields, *extent) if size < MARGIN - 64 else None
+    size = len(message) - sum(stop - start for start, stop in (extent[:2], *(field[:2] for field in fields)))
+    return Shape(message, fields, extent) if size < MARGIN - 64 else None
 
 
 def _tokens(message: bytes) -> Tokens | None:
-    """Return the tokens of a message, without whitespace; None if something else is between them."""
-    tokens = list(_TOKEN.finditer(message))
+    """Return the tokens of a message, without whitespace; None if they are too many or something else is between."""
+    tokens = list(islice(_TOKEN.finditer(message), _MAX_TOKENS))
     if sum(match.end() - match.start() for match in tokens) < len(message):
         return None
     return [match for match in tokens if not match[0].isspace()]
@@ -195,6 +212,16 @@ def _end_of_value(tokens: Tokens, index: int) -> int:
             return end
         depth += (token in {b"{", b"["}) - (token in {b"}", b"]"})
     return len(tokens)
+
+
+def _extent(tokens: Tokens, index: int, end: int) -> Extent:
+    """Return where the value is that begins at the token ``index`` and ends before ``end``."""
+    start = tokens[index].start()
+    stop = tokens[end - 1].end() if end > index else start
+    if tokens[index - 3][0] == b",":
+        return Extent(start, stop, tokens[index - 4].end(), stop)
+    is_last = end + 1 >= len(tokens) or tokens[end][0] != b","
+    return Extent(start, stop, tokens[index - 2].start(), stop if is_last else tokens[end + 1].start())
 
 
 def _field(match: re.Match[bytes], names: tuple[str, ...]) -> list[Field]:

@@ -66,6 +66,13 @@ SHAPES = [
     b'{"id":"%(id)b","v\\u0061lue":%(value)b}',
     b'{"id":"%(id)b","value":{"value":%(value)b,"series":"%(series)b"}}',
     b'[{"id":"%(id)b","value":%(value)b}]',
+    b'{"id":"%(id)b","series":"%(series)b"}',
+    b'{"id":"%(id)b"}',
+    b'{ "id": "%(id)b", "series": "%(series)b", "time": "%(series)b" }\n',
+    b'{"id":"%(id)b","time":%(number)b}',
+    b'{"p":{"id":"%(id)b","q":{"set":"%(series)b"}},"series":%(number)b}',
+    b'{"p":{"value":%(value)b},"value" : %(value)b}',
+    b'{"p":{}}',
     b'{"id":"%(id)b","tags":["%(series)b"],"value":%(value)b}',
 ]
 ODD = [
@@ -203,6 +210,51 @@ def test_a_value_of_another_form_takes_no_message_out_of_its_shape(odd):
     assert given == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "without"),
+    [
+        (b'{"id":"%b","value":%b}', b'{"id":"%b"}'),
+        (b'{"id":"%b", "value": %b, "series":"s"}', b'{"id":"%b", "series":"s"}'),
+        (b'{ "id":"%b" , "value":%b , "series":"a"}', b'{ "id":"%b" , "series":"a"}'),
+        (b'{\n  "id": "%b",\n  "value": %b\n}\n', b'{\n  "id": "%b"\n}\n'),
+    ],
+)
+def test_a_message_without_a_value_has_the_shape_of_the_others(shape, without):
+    messages = [shape % (b"q%d" % n, b"%d" % n) for n in range(40)]
+    messages[20] = without % b"q20"
+    batch, given = left_over(messages)
+    assert given == []
+    assert batch.whole[19:22].tolist() == [19, exact.NO_NUMBER[0], 21]
+    assert batch.query_id[20] == "q20"
+
+
+@pytest.mark.parametrize("odd", [None, b'"' + b"x" * 40_000 + b'"', *ODD])
+def test_a_shape_is_found_in_spite_of_many_values_that_are_odd_long_or_missing(monkeypatch, odd):
+    def decoded_alone(plain: range) -> int:
+        messages = [SHAPES[1] % row(n, value=b"7" if n in plain or odd is None else odd) for n in range(56)]
+        if odd is None:
+            messages = [m if n in plain else m.replace(b'"value":7,', b"") for n, m in enumerate(messages)]
+        decoder = QueryDecoder("queries", HERE, ["hot"])
+        counting = Counting(decoder._json._rows)
+        decoder._json = JsonReader(counting)
+        decoder.decode([Record(n, AT_HOME, message) for n, message in enumerate(messages)])
+        return len(counting.given)
+
+    monkeypatch.setattr(exact, "CHUNK", 56)
+    assert decoded_alone(range(45, 52)) == decoded_alone(range(56)) == 1, "the sample"
+
+
+@pytest.mark.parametrize("member", [b'"value":%b', b'"value":%b,"other":"x"', b'"other":1,"value":%b'])
+def test_a_value_at_either_end_of_its_object_may_be_missing(member):
+    shape = b'{"p":{' + member + b'},"series":"%b"}'
+    without = shape.replace(b'"value":%b,', b"").replace(b',"value":%b', b"").replace(b'"value":%b', b"")
+    messages = [shape % (b"%d" % n, b"s%d" % n) for n in range(40)]
+    messages[7] = without % b"s7"
+    batch, given = left_over(messages, RecordLayout(value="p.value", series="series"))
+    assert given == []
+    assert (batch.whole[6:9].tolist(), batch.series[7]) == ([6, exact.NO_NUMBER[0], 8], "s7")
+
+
 def test_what_stands_in_the_place_of_a_value_may_hold_other_options():
     def message(value: bytes) -> bytes:
         return b'{"id":"q","monitor":"hot","threshold":5,"value":%b}' % value
@@ -223,13 +275,14 @@ def test_every_step_is_the_same_whatever_the_values_are(monkeypatch):
     )
 
     def seen(value: bytes) -> list[tuple[int, ...]]:
-        left_over([SHAPES[1] % row(n, value=value if n == 20 else b"7") for n in range(49)])
+        messages = [SHAPES[1] % row(n, value=value if n == 20 else b"7") for n in range(49)]
+        left_over([message.replace(b'"value":absent,', b"") for message in messages])
         found = steps[:]
         steps.clear()
         return found
 
     assert len(seen(b"7")) > 10
-    for value in (*ODD, b"1.5", b"-7", b"0." + b"3" * 24, b"x" * 5000):
+    for value in (*ODD, b"absent", b"1.5", b"-7", b"0." + b"3" * 24, b"x" * 5000):
         assert seen(value) == seen(b"7")
 
 
