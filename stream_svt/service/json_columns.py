@@ -29,7 +29,12 @@ _KEPT: Final = 3
 """Shapes that are tried again in the next messages, and one more."""
 _EXAMPLES: Final = 8
 """Most messages in which a shape is looked for: each may lack the value, or hold one of too many tokens."""
+_LONG: Final = 256
+"""Bytes up to which messages are read in chunks of `exact.CHUNK`; of longer ones, a chunk has fewer."""
+_LONGEST_PAUSE: Final = 32
+"""Most chunks in which no other shape is looked for, after those in which none was found."""
 _VALUE: Final = Decoder(Raw)
+_QUOTE, _BACKSLASH = b'"\\'
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]*+', re.DOTALL)
 """Nothing, a text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
@@ -93,6 +98,7 @@ class JsonReader:
     def __init__(self, rows: RowDecoder) -> None:
         self._rows = rows
         self._shapes: list[tuple[Shape, str | None]] = []
+        self._pause, self._next_pause = 0, 1
 
     def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
         """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
@@ -102,18 +108,26 @@ class JsonReader:
         is_candidate = ~refused & (length > 0) & (length <= MAX_BYTES)
         candidates = np.flatnonzero(is_candidate)
         rest: list[Integers] = [np.flatnonzero(~(refused | is_candidate))]
-        for first in range(0, len(candidates), exact.CHUNK):
-            rows = candidates[first : first + exact.CHUNK]
-            rest.append(rows if len(rows) < FEW else self._read_together(_Chunk(found, rows), found))
+        size = _rows_at_once(length[candidates])
+        for first in range(0, len(candidates), size):
+            rows = candidates[first : first + size]
+            rest.append(rows if len(rows) < FEW else self._read_together(rows, found))
         rows = np.sort(np.concatenate(rest))
         if len(rows) == len(start):
             return self._rows.decode(found.messages(rows.tolist()))
         self._read_alone(rows.tolist(), found)
         return found.columns()
 
-    def _read_together(self, chunk: _Chunk, found: _Found) -> Integers:
+    def _read_together(self, rows: Integers, found: _Found) -> Integers:
         """Read messages of a few shapes, and those alone whose value may be no JSON value; return the other rows."""
-        self._match(chunk)
+        is_paused = self._pause > 0
+        self._pause -= is_paused
+        if is_paused and not self._shapes:
+            return rows
+        chunk = _Chunk(found, rows)
+        self._match(chunk, looks_for_more=not is_paused)
+        if len(chunk.unread) == len(rows):
+            return rows
         self._read_alone(chunk.numbers(), found)
         return chunk.rest()
 
@@ -121,21 +135,34 @@ class JsonReader:
         if rows:
             found.put(self._rows.decode(found.messages(rows)), rows)
 
-    def _match(self, chunk: _Chunk) -> None:
-        """Try the shapes of earlier messages, then those of messages that have none of these, as long as many have."""
+    def _match(self, chunk: _Chunk, *, looks_for_more: bool) -> None:
+        """Try the shapes of earlier messages, then those of messages that have none of these, as long as many have.
+
+        Where that is in vain, twice as many chunks as the last time pass before it is done again.
+        """
         tried: list[tuple[int, Shape, str | None]] = []
         known = iter(self._shapes)
         while len(chunk.unread) >= FEW and len(tried) <= _KEPT:
             is_new = len(tried) >= len(self._shapes)
+            if is_new and not looks_for_more:
+                break
             if (shape := next(known, None) or self._shape(chunk)) is None:
+                self._stop_looking()
                 break
             tried.append((chunk.read(*shape), *shape))
             if is_new and tried[-1][0] < FEW:
+                self._stop_looking()
                 break
+            if is_new:
+                self._next_pause = 1
         tried.sort(key=itemgetter(0), reverse=True)
-        self._shapes = [*((shape, monitor) for count, shape, monitor in tried if count >= FEW), *known][
-            :_KEPT
-        ]
+        few = min(FEW, chunk.size // 8)
+        common = [(shape, monitor) for count, shape, monitor in tried if count > 0 and count >= few]
+        self._shapes = [*common, *known][:_KEPT]
+
+    def _stop_looking(self) -> None:
+        self._pause = self._next_pause
+        self._next_pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _shape(self, chunk: _Chunk) -> tuple[Shape, str | None] | None:
         """Return the shape of an unread message that is well-formed with any value, and its monitor."""
@@ -156,6 +183,18 @@ def _spans(start: Integers, length: Integers) -> Iterator[tuple[int, int]]:
 
 def _messages(buffer: bytes, start: Integers, length: Integers) -> list[bytes | None]:
     return [None if stop < first else buffer[first:stop] for first, stop in _spans(start, length)]
+
+
+def _rows_at_once(length: Integers) -> int:
+    """Return how many messages of some lengths a chunk has: half as many where an eighth of them is twice as long.
+
+    The length of a message contains that of its value. It is no secret from whoever can time a batch: he sees the bytes
+    of the topic arrive. Nevertheless a single value never decides: an eighth of the messages does.
+    """
+    rows, bound = exact.CHUNK, _LONG
+    while rows >= 4 * FEW and 8 * np.count_nonzero(length > bound) > len(length):
+        rows, bound = rows // 2, 2 * bound
+    return rows
 
 
 class _Found:
@@ -291,6 +330,8 @@ class _Chunk:
         for row, begin, end in zip(
             rows.tolist(), self._begin[rows].tolist(), self._end[rows].tolist(), strict=True
         ):
+            if _is_plain_text(text, begin, end):
+                continue
             if _ONE_TOKEN.fullmatch(text, begin, end):
                 if _NUMBER.fullmatch(text, begin, end):
                     whole[row], fraction[row] = exact.split(exact.number(text[begin:end]))
@@ -298,6 +339,12 @@ class _Chunk:
                 alone.append(int(self._rows[row]))
         self._found.whole[self._all], self._found.fraction[self._all] = whole, fraction
         return alone
+
+
+def _is_plain_text(text: bytes, begin: int, end: int) -> bool:
+    """Return whether one text of JSON stands in a place, without a quote in it: most of what `_ONE_TOKEN` matches."""
+    last = end - 1
+    return text[begin] == _QUOTE and text.find(b'"', begin + 1, end) == last and text[last - 1] != _BACKSLASH
 
 
 def _is_json(token: bytes) -> bool:

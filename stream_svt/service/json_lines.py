@@ -8,15 +8,22 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from stream_svt.service.reasons import MAX_BYTES, Reason
 
 _Row = TypeVar("_Row")
 
+WHITESPACE: Final = b" \t\r\n"
+"""What JSON means by it: without two characters that Python has, too."""
 MAX_NESTING: Final = 500
 """Most objects and arrays inside one another: with more of them, what a decoder can read depends on its caller."""
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Exceptions of msgspec for malformed messages."""
+_NEWLINE, _OPENING, _CLOSING = b"\n{}"
+_BRACKETS_DIFFER: Final = np.uint8(ord("[") ^ ord("{"))
+"""The bit that one of two opening brackets has: with it, they are equal, and no other byte is."""
 _AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
 """How msgspec's messages name the invalid field."""
 _TOKEN: Final = re.compile(
@@ -40,11 +47,13 @@ def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_
     newlines = len(values) - 1
     try:
         joined = b"\n".join(values)  # type: ignore[arg-type]
-        if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
+        characters = np.frombuffer(joined, np.uint8)
+        found = np.flatnonzero(characters == _NEWLINE)
+        if len(found) != newlines or not _separate_objects(characters, found):
             return None
         if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
             return None
-        brackets = joined.count(b"{") + joined.count(b"[")
+        brackets = np.count_nonzero(characters | _BRACKETS_DIFFER == _OPENING)
         if brackets - len(values) > MAX_NESTING and any(map(_may_be_deep, values)):
             return None
         queries = decoder.decode_lines(joined)
@@ -53,11 +62,19 @@ def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_
     return queries if len(queries) == len(values) else None
 
 
+def _separate_objects(characters: NDArray[np.uint8], newlines: NDArray[np.int64]) -> bool:
+    if len(newlines) and (newlines[0] == 0 or newlines[-1] == len(characters) - 1):
+        return False
+    return bool(np.all(characters[newlines - 1] == _CLOSING) and np.all(characters[newlines + 1] == _OPENING))
+
+
 def decode_one(message: bytes, decoder: msgspec.json.Decoder[_Row], path: Sequence[str]) -> _Row:
     """Return one message, without the content at a path of names if that is in the way; raises `UNDECODABLE`."""
     if not _is_deep(message):
         try:
             return decoder.decode(message)
+        except msgspec.ValidationError:  # a field of another type, before which all is well-formed
+            raise
         except UNDECODABLE:
             pass
     message = without(message, path)
@@ -102,7 +119,7 @@ def without(message: bytes, path: Sequence[str]) -> bytes:
     depth, found, last, inside, enters = 0, 0, b"", False, False
     for match in _TOKEN.finditer(message):
         token = match.group()
-        if token.isspace():
+        if token[0] in WHITESPACE:
             kept.append(token)
             continue
         on_path = depth == found + 1

@@ -77,7 +77,8 @@ class JsonQueries:
 
     def decode(self, values: Sequence[bytes | None]) -> Columns:
         """Return the fields of messages."""
-        if (plain := decode_lines(values, _PLAIN)) is not None:
+        plain = decode_lines(values[:1], _PLAIN) and decode_lines(values, _PLAIN)
+        if plain is not None:
             ids, series = TextList([query.id for query in plain]), TextList([query.series for query in plain])
             found = exact.columns([query.value for query in plain])
             return Columns(found, {"id": ids, "series": series}, {}, Options.none())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -11,17 +12,19 @@ from numpy.typing import NDArray
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = NDArray[np.uint64]
+Characters: TypeAlias = NDArray[np.uint8]
 
 MARGIN: Final = 1024
 """Bytes before the first message and behind the last one: quotes, where every text ends."""
-LONGEST: Final = 512
-"""Distance from which on it is not counted further."""
-
 _MARGIN_TEXT: Final = b'"' * MARGIN
 _FIRST_MARK: Final = np.uint64(0x0001020304050607)
 """Times 256^k, its highest byte is k, for k from 0 to 7."""
 _HIGHEST: Final = np.uint64(56)
+_AT_ONCE: Final = 1 << 17
+_LARGEST_CHARACTER: Final = 4
 _STEP: Final = 16
+_NEAR: Final = 64
+"""Distance up to which it is counted in steps."""
 _EIGHT: Final = np.uint64(8)
 
 
@@ -45,19 +48,12 @@ class Padded:
     @cached_property
     def text_ends(self) -> Mask:
         """Mask of the bytes that a JSON text of plain ASCII has not inside: quotes among them."""
-        found = self.characters - np.uint8(0x20) >= 0x60
-        found |= self.characters == ord('"')
-        found |= self.characters == ord("\\")
-        return found
+        return self._marked(_text_ends)
 
     @cached_property
     def unicode_ends(self) -> Mask:
         """Mask of the bytes that a JSON text in UTF-8 has not inside: what is no UTF-8 is among them."""
-        found = _no_utf8(self.characters)
-        found |= self.characters < 0x20
-        found |= self.characters == ord('"')
-        found |= self.characters == ord("\\")
-        return found
+        return self._marked(_unicode_ends)
 
     @cached_property
     def no_digits(self) -> Mask:
@@ -70,11 +66,20 @@ class Padded:
         """Mask of the bytes that no JSON number has inside."""
         return ~_IN_NUMBERS[self.characters]
 
+    def _marked(self, marks: Callable[[Characters], Mask]) -> Mask:
+        """Return the marks of all bytes, made of some at a time, which fit in a processor's cache."""
+        found = np.empty(len(self.characters), np.bool_)
+        for first in range(0, len(found), _AT_ONCE):
+            before = min(first, _LARGEST_CHARACTER)
+            part = marks(self.characters[first - before : first + _AT_ONCE + _LARGEST_CHARACTER])
+            found[first : first + _AT_ONCE] = part[before : before + _AT_ONCE]
+        return found
+
     def distance(self, marks: Mask, at: Integers, *, backwards: bool = False) -> Integers:
-        """Return how many bytes from each index on, or before it, have no mark; at most `LONGEST`."""
+        """Return how many bytes from each index on, or before it, have no mark; the margins have some."""
         found, is_open = self.near(marks, at, backwards=backwards)
         rows = np.flatnonzero(is_open)
-        for passed in range(_STEP, LONGEST, _STEP):
+        for passed in range(_STEP, _NEAR, _STEP):
             if not len(rows):
                 break
             more, is_open = self.near(
@@ -82,6 +87,9 @@ class Padded:
             )
             found[rows] += more
             rows = rows[is_open]
+        if len(rows):
+            far = _before if backwards else _behind
+            found[rows] = far(marks, at[rows])
         return found
 
     @staticmethod
@@ -100,10 +108,47 @@ class Padded:
         return found.view(np.int64), is_open
 
 
+def _behind(marks: Mask, at: Integers) -> Integers:
+    """Return the distance from each index to the next mark, none of which is among the next eight bytes."""
+    words, marked = _marked(marks)
+    place = marked[np.searchsorted(marked, at + 7 >> 3)]
+    word = words[place]
+    return 8 * place + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64) - at
+
+
+def _before(marks: Mask, at: Integers) -> Integers:
+    """Return the distance from the last mark before each index, none of which is among the eight bytes before it."""
+    words, marked = _marked(marks)
+    place = marked[np.searchsorted(marked, at >> 3) - 1]
+    word = words[place].byteswap()
+    return at - 8 * place - 8 + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64)
+
+
+def _marked(marks: Mask) -> tuple[Words, Integers]:
+    """Return the whole words of eight bytes, and the indexes of those with marks."""
+    words = marks[: len(marks) & -8].view(np.uint64)
+    return words, np.flatnonzero(words)
+
+
 _IN_NUMBERS: Final = np.isin(np.arange(256), list(b"+-.0123456789Ee"))
 
 
-def _no_utf8(text: NDArray[np.uint8]) -> Mask:
+def _text_ends(text: Characters) -> Mask:
+    found: Mask = text - np.uint8(0x20) >= 0x60
+    found |= text == ord('"')
+    found |= text == ord("\\")
+    return found
+
+
+def _unicode_ends(text: Characters) -> Mask:
+    found = _no_utf8(text)
+    found |= text < 0x20
+    found |= text == ord('"')
+    found |= text == ord("\\")
+    return found
+
+
+def _no_utf8(text: Characters) -> Mask:
     """Return a mask of the bytes that are part of no character (RFC 3629, section 4); the last three must be ASCII."""
     size = len(text) - 3
     first, second = text[:size], text[1 : size + 1]

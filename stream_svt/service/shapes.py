@@ -16,7 +16,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from stream_svt.service.padded import LONGEST, MARGIN, Integers, Literal, Mask, Padded
+from stream_svt.service.json_lines import WHITESPACE
+from stream_svt.service.padded import MARGIN, Integers, Literal, Mask, Padded
 from stream_svt.service.reasons import MAX_TEXT
 
 Path: TypeAlias = tuple[str, ...]
@@ -145,7 +146,7 @@ def _literals(message: bytes, start: int, fields: Sequence[Field], stop: int) ->
 def _is_valid(text: Padded, field: Field, start: Integers, length: Integers) -> Mask:
     """Return a mask of the valid fields: well-formed JSON, but for thresholds."""
     if field.kind is FieldKind.TEXT and not field.names:
-        return length < LONGEST
+        return length >= 0
     found: Mask = (length > 0) & (length <= _LONGEST[field.kind])
     if field.kind is FieldKind.INTEGER:
         found &= (text.characters[start] != _ZERO) | (length == 1)
@@ -200,7 +201,7 @@ def _tokens(message: bytes) -> Tokens | None:
     tokens = list(islice(_TOKEN.finditer(message), _MAX_TOKENS))
     if sum(match.end() - match.start() for match in tokens) < len(message):
         return None
-    return [match for match in tokens if not match[0].isspace()]
+    return [match for match in tokens if match[0][0] not in WHITESPACE]
 
 
 def _end_of_value(tokens: Tokens, index: int) -> int:

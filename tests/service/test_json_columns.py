@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.records import Records
-from stream_svt.service import exact, json_columns
+from stream_svt.service import exact, json_columns, padded
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.json_columns import JsonReader
 from stream_svt.service.padded import MARGIN, Padded
@@ -360,8 +360,8 @@ CHARACTERS += [
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(CHARACTERS), max_size=8).map(b"".join))
 def test_a_text_ends_before_what_is_no_utf8(text):
-    padded = Padded(text + b'"')
-    length = int(padded.distance(padded.unicode_ends, np.array([MARGIN]))[0])
+    text_and_end = Padded(text + b'"')
+    length = int(text_and_end.distance(text_and_end.unicode_ends, np.array([MARGIN]))[0])
     assert text[:length].decode() is not None
     assert (length == len(text)) == (text.decode(errors="replace").encode() == text)
 
@@ -372,3 +372,85 @@ def test_texts_of_any_language_have_shapes():
     batch, given = left_over(messages)
     assert given == []
     assert (batch.series[0], batch.series[55]) == ("s0", "日本-é")
+
+
+@pytest.mark.parametrize("whitespace", [b"\x0b", b"\x0c", b"\x0b1"])
+def test_what_is_whitespace_for_python_alone_is_a_value_like_others(whitespace):
+    records = [Record(n, AT_HOME, SHAPES[1] % row(n, value=whitespace)) for n in range(4)]
+    assert alone(records, None)["rejects"] == decoded(records, None)["rejects"] == []
+
+
+LONG = b"x" * 5000
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 63, 64, 65, 71, 72, 500, 5000])
+@pytest.mark.parametrize(
+    "form", [b'{"id":"%b","note":"%b","value":%d}', b'{"id":"%b","value":%d,"note":"%b"}']
+)
+def test_messages_with_long_texts_have_shapes(size, form):
+    notes = [b"x" * (size + n % 9) for n in range(30)]
+    is_first = form.index(b"note") < form.index(b"value")
+    messages = [
+        form % ((b"q%d" % n, notes[n], n) if is_first else (b"q%d" % n, n, notes[n])) for n in range(30)
+    ]
+    batch, given = left_over(messages)
+    assert given == []
+    assert batch.whole.tolist() == [*range(30)]
+    assert [batch.query_id[n] for n in range(30)] == [f"q{n}" for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    "note", [b'"%b\\n"' % LONG, b"[%b1]" % (b"1," * 2000), b'{"a":[%b1]}' % (b"[]," * 400)], ids=range(3)
+)
+def test_long_messages_without_a_shape_are_decoded_together_and_shapes_are_seldom_looked_for(
+    note, monkeypatch
+):
+    looked_for = []
+    read = json_columns._Chunk
+    monkeypatch.setattr(json_columns, "_Chunk", lambda *given: (looked_for.append(1), read(*given))[1])
+    decoder = QueryDecoder("queries", HERE, ["hot"])
+    calls: list[int] = []
+    counting = Counting(decoder._json._rows)
+    counting.decode = lambda values: (calls.append(len(values)), counting.rows.decode(values))[1]
+    decoder._json = JsonReader(counting)
+    messages = [b'{"id":"q%d","value":%d,"note":%b}' % (n, n, note) for n in range(700)]
+    batch = decoder.decode([Record(n, AT_HOME, message) for n, message in enumerate(messages)])
+    assert batch.whole.tolist() == [*range(700)]
+    assert calls[-1] == 700
+    assert len(looked_for) <= 8
+
+
+def test_short_messages_among_long_ones_keep_their_shape():
+    short = [SHAPES[1] % row(n) for n in range(40)]
+    long = [b'{"id":"q%d","value":1,"note":["%b"]}' % (n, LONG) for n in range(40)]
+    batch, given = left_over([message for pair in zip(short, long, strict=True) for message in pair])
+    assert given[-40:] == long
+    assert not {*given} & {*short}
+    assert batch.whole.tolist()[::2] == [*range(40)]
+
+
+def test_one_long_value_changes_no_chunk():
+    lengths = np.full(500, 60)
+    of_equal = json_columns._rows_at_once(lengths)
+    lengths[17] = 1 << 20
+    assert json_columns._rows_at_once(lengths) == of_equal
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.sampled_from([b'"', b"\\", b"\n"]))
+def test_a_distance_is_counted_up_to_the_next_mark(lengths, mark):
+    text = Padded(mark.join(b"x" * length for length in lengths))
+    ends = np.cumsum(np.array(lengths) + 1) + MARGIN - 1
+    starts = ends - lengths
+    assert text.distance(text.text_ends, starts).tolist() == lengths
+    assert text.distance(text.text_ends, ends, backwards=True).tolist() == lengths
+    assert text.distance(text.unicode_ends, starts).tolist() == lengths
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*CHARACTERS, b"xxxxxxx", "日é".encode()]), max_size=40).map(b"".join))
+def test_marks_are_the_same_however_many_bytes_are_looked_at_at_once(text):
+    whole = Padded(text).unicode_ends
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(padded, "_AT_ONCE", 5)
+        assert Padded(text).unicode_ends.tolist() == whole.tolist()
