@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.service.reasons import MAX_BYTES, Reason
 
@@ -22,6 +21,8 @@ MAX_NESTING: Final = 500
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Exceptions of msgspec for malformed messages."""
 _NEWLINE, _OPENING, _CLOSING = b"\n{}"
+_FEW_BYTES: Final = 1 << 13
+"""Bytes for which arrays are not worth it."""
 _BRACKETS_DIFFER: Final = np.uint8(ord("[") ^ ord("{"))
 """The bit that one of two opening brackets has: with it, they are equal, and no other byte is."""
 _AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
@@ -47,13 +48,11 @@ def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_
     newlines = len(values) - 1
     try:
         joined = b"\n".join(values)  # type: ignore[arg-type]
-        characters = np.frombuffer(joined, np.uint8)
-        found = np.flatnonzero(characters == _NEWLINE)
-        if len(found) != newlines or not _separate_objects(characters, found):
+        found, separating, brackets = counts(joined)
+        if found != newlines or separating != newlines:
             return None
         if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
             return None
-        brackets = np.count_nonzero(characters | _BRACKETS_DIFFER == _OPENING)
         if brackets - len(values) > MAX_NESTING and any(map(_may_be_deep, values)):
             return None
         queries = decoder.decode_lines(joined)
@@ -62,10 +61,16 @@ def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_
     return queries if len(queries) == len(values) else None
 
 
-def _separate_objects(characters: NDArray[np.uint8], newlines: NDArray[np.int64]) -> bool:
-    if len(newlines) and (newlines[0] == 0 or newlines[-1] == len(characters) - 1):
-        return False
-    return bool(np.all(characters[newlines - 1] == _CLOSING) and np.all(characters[newlines + 1] == _OPENING))
+def counts(lines: bytes) -> tuple[int, int, int]:
+    """Return how many newlines there are, how many of them between two objects, and how many opening brackets."""
+    if len(lines) < _FEW_BYTES:
+        return lines.count(b"\n"), lines.count(b"}\n{"), lines.count(b"{") + lines.count(b"[")
+    characters = np.frombuffer(lines, np.uint8)
+    is_newline = characters == _NEWLINE
+    inside = np.flatnonzero(is_newline[1:-1])
+    separates = (characters[inside] == _CLOSING) & (characters[inside + 2] == _OPENING)
+    brackets = np.count_nonzero((characters | _BRACKETS_DIFFER) == _OPENING)
+    return int(np.count_nonzero(is_newline)), int(np.count_nonzero(separates)), int(brackets)
 
 
 def decode_one(message: bytes, decoder: msgspec.json.Decoder[_Row], path: Sequence[str]) -> _Row:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.records import Records
-from stream_svt.service import exact, json_columns, padded
+from stream_svt.service import exact, json_columns, json_lines, padded
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.json_columns import JsonReader
 from stream_svt.service.padded import MARGIN, Padded
@@ -454,3 +454,16 @@ def test_marks_are_the_same_however_many_bytes_are_looked_at_at_once(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(padded, "_AT_ONCE", 5)
         assert Padded(text).unicode_ends.tolist() == whole.tolist()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([b"\n", b"{", b"}", b"[", b"]", b"}\n{", b"x"]), min_size=2, max_size=12).map(
+        b"".join
+    )
+)
+def test_many_lines_are_counted_as_few_are(lines):
+    few = json_lines.counts(lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "_FEW_BYTES", 0)
+        assert json_lines.counts(lines) == few
