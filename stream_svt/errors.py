@@ -107,6 +107,12 @@ class RecordsLost(StreamSvtError):
     exit_code = 4
 
 
+class RecordsUnreadable(StreamSvtError):
+    """The next records of a topic are damaged, or decompress to more than is allowed."""
+
+    exit_code = 4
+
+
 class TimestampAhead(StreamSvtError):
     """The timestamp of a query record is far ahead of this worker's clock, until ``passes_at`` (Unix time in seconds).
 

@@ -182,8 +182,7 @@ def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN40
 
 def _too_large(batch: Any) -> CorruptRecordException:  # noqa: ANN401
     return CorruptRecordException(
-        f"the batch at offset {batch.base_offset} decompresses to more than {LARGEST >> 20} MiB; delete the records "
-        "up to it (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'"
+        f"the batch at offset {batch.base_offset} decompresses to more than {LARGEST >> 20} MiB"
     )
 
 
@@ -232,9 +231,9 @@ class Unread:
             try:
                 records = self._read(min(most - count, self._most))
             except Exception as error:  # of any kind: decompressing raises what the codecs do
+                self._failure = error
                 if not found:
                     raise
-                self._failure = error
                 break
             records = records[int(np.searchsorted(records.offset, self.position)) :]
             if len(records):

@@ -100,7 +100,8 @@ class Feed(Protocol):
         """Return the next records after at most ``max_wait`` seconds; none when a rebalance begins.
 
         Topics that are not named are paused until they are fetched. Raises `Stopped` if the shard was told to stop and
-        nothing was consumed, and `RecordsLost` if the next records of a topic are gone.
+        nothing was consumed, `RecordsLost` if the next records of a topic are gone, and `RecordsUnreadable` if they
+        cannot be read and no other topic has any.
         """
 
     async def position(self, topic: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
+from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsUnreadable, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Command, CommandProgress
@@ -244,6 +244,9 @@ class ShardSession(Committer):
                 records = await self.feed.fetch(topics, self._fetch_wait(), self.policy.max_records)
             except Stopped:
                 break
+            except RecordsUnreadable:
+                await self.hand_over()  # an operator may delete what precedes them, too
+                raise
             self.fetched_at = self.clock.now()
             await self._process(records)
             await self._barrier()

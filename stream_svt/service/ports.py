@@ -21,13 +21,14 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
+    CorruptRecordException,
     IllegalOperation,
     InvalidTxnState,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
 )
 
-from stream_svt.errors import ConfigError, Problem, RecordsLost, UnreadableState
+from stream_svt.errors import ConfigError, Problem, RecordsLost, RecordsUnreadable, UnreadableState
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.batches import Unread
@@ -316,6 +317,8 @@ class ShardFeed:
         except OffsetOutOfRangeError as error:
             gone = ", ".join(sorted(partition.topic for partition in error.args[0]))
             raise RecordsLost(f"shard {self.shard}: offsets are out of range on {gone}") from error
+        except CorruptRecordException as error:
+            raise RecordsUnreadable(f"shard {self.shard}: {error}") from error
         finally:
             if not delivered:
                 self._position_client(partitions)
@@ -357,26 +360,20 @@ class ShardFeed:
             return {}, {}
         taken: dict[TopicPartition, list[Records]] = {}
         end, left = time.monotonic() + seconds * self._spread, max_records
+        failure: RecordsUnreadable | None = None
         while True:
-            if self._unread.keys().isdisjoint(partitions):
+            if failure is not None or self._unread.keys().isdisjoint(partitions):
+                others = [partition for partition in partitions if partition not in self._unread]
                 seconds = end - time.monotonic()
-                await aiokafka_fixes.wait_for_records(
-                    client, *partitions, seconds=seconds, until=interruption
-                )
+                await aiokafka_fixes.wait_for_records(client, *others, seconds=seconds, until=interruption)
             goes_on = await self._take(client, partitions)
-            for partition in [one for one in self._unread if one in partitions]:
-                if not goes_on:
-                    await pause()
-                goes_on = False
-                if len(records := self._read_on(partition, left)):
-                    taken.setdefault(partition, []).append(records)
-                    left -= len(records)
-                if not left:
-                    break
+            left, failure = await self._read_unread(partitions, left, taken, goes_on=goes_on)
             idle = [partition for partition in partitions if partition not in self._unread]
             more = bool(left and idle) and aiokafka_fixes.is_buffered(client, *idle)
             if interruption.done() or (not more and (taken or time.monotonic() >= end)):
                 break
+        if failure is not None and not taken and not interruption.done():
+            raise failure
         aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if taken else int(IDLE_WAIT_MS * self._spread))
         if not taken:
             self._check_topics(partitions)
@@ -402,10 +399,47 @@ class ShardFeed:
             self._unread[partition].add(batches)
         return sum(map(len, found.values())) <= FEW_BATCHES
 
+    async def _read_unread(
+        self,
+        partitions: Sequence[TopicPartition],
+        most: int,
+        taken: dict[TopicPartition, list[Records]],
+        *,
+        goes_on: bool,
+    ) -> tuple[int, RecordsUnreadable | None]:
+        """Read each partition on, in a turn each, the first in this one if it ``goes_on``.
+
+        Return how many more records may be read, and why one of them cannot be.
+        """
+        failure: RecordsUnreadable | None = None
+        for partition in [one for one in self._unread if one in partitions]:
+            if not goes_on:
+                await pause()
+            goes_on = False
+            try:
+                records = self._read_on(partition, most)
+            except RecordsUnreadable as error:
+                failure = error
+                continue
+            if len(records):
+                taken.setdefault(partition, []).append(records)
+                most -= len(records)
+            if not most:
+                break
+        return most, failure
+
     def _read_on(self, partition: TopicPartition, most: int) -> Records:
         """Read records of a partition; its turn comes again after those of the others."""
         unread = self._unread.pop(partition)
-        records = unread.read(most)
+        try:
+            records = unread.read(most)
+        except Exception as error:
+            self._unread[partition] = unread  # until no other topic has records
+            raise RecordsUnreadable(
+                f"shard {self.shard}: records of topic {partition.topic!r} from offset {unread.position} on cannot be "
+                f"read: {str(error) or type(error).__name__}. If this stays, delete the records up to there "
+                "(kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'"
+            ) from error
         if unread:
             self._unread[partition] = unread
         return records

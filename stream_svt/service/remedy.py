@@ -31,6 +31,7 @@ _OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
     BrokerUnavailable: (ShardSignal.FAILED, Cause.UNAVAILABLE),
     LoginRefused: (ShardSignal.FAILED, Cause.UNAVAILABLE),
     errors.ConfigurationBehind: (ShardSignal.FAILED, Cause.CONFIGURATION),
+    errors.RecordsUnreadable: (ShardSignal.FAILED, Cause.UNAVAILABLE),
     # The next session finds which records, and waits with its state proved.
     errors.RecordsLost: (ShardSignal.FAILED, Cause.RECORDS_LOST),
     errors.ApplicationClosed: (ShardSignal.PARKED, Cause.CLOSED),

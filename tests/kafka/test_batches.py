@@ -262,7 +262,7 @@ def test_a_batch_that_decompresses_without_bound_is_refused_by_name(monkeypatch,
         assert len(as_columns(content, most=[3]).records) == 3 + 2 * (size == 1 << 20)
     unread = module.Unread(0, text=False)
     unread.add(whole_batches(Batch(70, [Wire(0, value=bytes(3 << 20))], codec)))
-    with pytest.raises(CorruptRecordException, match="offset 70 decompresses to more than 3 MiB; delete the"):
+    with pytest.raises(CorruptRecordException, match="offset 70 decompresses to more than 3 MiB"):
         unread.read(10)
 
 

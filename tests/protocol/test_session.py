@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.errors import ConfigError, ConfigurationBehind, TimestampAhead
+from stream_svt.errors import ConfigError, ConfigurationBehind, RecordsUnreadable, TimestampAhead
 from stream_svt.kafka.clients import Fenced
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Bounds
@@ -435,6 +435,25 @@ def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     assert model.told(EventType.PAUSED) == []
     rejected = [entry.value for entry in model.broker.read("rejects")]
     assert rejected == [b"command-stale"] * 2
+
+
+def test_what_precedes_records_that_cannot_be_read_is_committed_before_the_session_ends() -> None:
+    model = Model(declared(HOT))
+    model.send(5, "a", value=1)
+
+    def unreadable(number: int) -> None:
+        if number == 5:
+            raise RecordsUnreadable("damaged")
+
+    owner: Any = model.session(interval="60s")
+    owner.feed.hook, owner.feed.most = unreadable, 1
+    finish(owner.open())
+    with pytest.raises(RecordsUnreadable, match="damaged"):
+        finish(owner.run())
+    model.broker.settle()
+    successor = model.session()
+    finish(successor.open())
+    assert successor.engine.next_offset("t") == 5
 
 
 # Queries stamped far ahead of the clock

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from stream_svt.errors import ConfigError, RecordsLost
+from stream_svt.errors import ConfigError, RecordsLost, RecordsUnreadable
 from stream_svt.kafka import batches
 from stream_svt.kafka.clients import BrokerUnavailable
 from stream_svt.protocol.ports import Stopped
@@ -22,6 +22,7 @@ from stream_svt.service.event_loop import pause
 from stream_svt.service.ports import Requests, ShardFeed
 from stream_svt.service.shard import CLOCK, yield_to_loop
 from tests.support.batch_client import Log, Logs
+from tests.support.batches import Batch, Wire
 from tests.support.reading_client import Brokers, Client
 from tests.support.worker import until
 
@@ -345,6 +346,33 @@ async def test_every_record_of_whole_batches_is_read_once_over_holds_stops_seeks
         while play.next != ends:
             await play.check(await play.feed.fetch(ends, 0.001, 50), 50)
     assert play.read > 300
+
+
+async def test_records_that_cannot_be_read_stop_no_other_topic_and_hide_none_before_them() -> None:
+    play = BatchPlay(random.Random(1))
+    log = play.brokers.logs[QUERIES] = Log()
+    damaged = (Batch(3, [Wire(0)], 4, compressed=b"?"), Batch(3, [Wire(0)], content=bytes(9)))
+    log.batches += [Batch(0, [Wire(0), Wire(1), Wire(2)]), play.chance.choice(damaged)]
+    play.brokers.write(QUERIES, 0)
+    found: list[int] = []
+    for _ in range(20):
+        play.brokers.write(COMMANDS, 1)
+        next_ = await play.feed.position("control")
+        if any(row[0] >= next_ for row in play.brokers.logs[COMMANDS].wanted):
+            fetched = await play.feed.fetch(BOTH, 5.0, 20)
+            found += [record.offset for record in fetched.pop("counts", ())]
+            await play.check(fetched, 20)
+    assert found == [0, 1, 2]
+    assert play.read == len(play.brokers.logs[COMMANDS].wanted)
+    for _ in range(2):
+        with pytest.raises(
+            RecordsUnreadable, match="records of topic 'counts' from offset 3 on cannot be read"
+        ):
+            await play.feed.fetch(BOTH, 5.0, 20)
+        assert await play.feed.position("counts") == 3
+    log.batches[-1] = Batch(3, [Wire(0)], damaged=True)
+    with pytest.raises(RecordsUnreadable, match=r"Invalid CRC.*counts"):
+        await play.feed.fetch(BOTH, 5.0, 20)
 
 
 SHARDS, PIECES = 64, 5

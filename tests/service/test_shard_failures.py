@@ -44,7 +44,7 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
     "ending",
     [
         *(BrokerUnavailable("x"), LoginRefused("x")),
-        *(errors.RecordsLost("x"), errors.ConfigurationBehind("x")),
+        *(errors.RecordsLost("x"), errors.RecordsUnreadable("x"), errors.ConfigurationBehind("x")),
         *(KafkaConnectionError("x"), TimeoutError(), OSError()),
         *(ValueError("x"), ImportError("x"), MemoryError(), AssertionError()),
     ],
