@@ -48,8 +48,8 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
-FEW_BYTES, FEW_ROWS = 1 << 16, 1000
-"""Size of fetched records, and queries of a batch, up to which a shard goes on in the same turn: a millisecond."""
+FEW = 1000
+"""Records, and queries of a batch, up to which a shard goes on in the same turn: a few milliseconds."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
 """Seconds before each further attempt to decode records whose schema is missing."""
 
@@ -305,7 +305,7 @@ class ShardSession(Committer):
         A backlog can take many commits. Return whether all records were stepped; if the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        if len(fetched.buffer) > FEW_BYTES:  # few records are decoded in the turn in which they were fetched
+        if len(fetched) > FEW:  # fewer are decoded in the turn in which they were fetched
             await self.yield_turn()
         found, ahead = self._split_ahead(topic, fetched)
         await self.in_slices(self._decoders[topic].read(found))
@@ -332,7 +332,7 @@ class ShardSession(Committer):
             await self.commit()
         self.uncommitted += count
         while True:
-            if len(batch) > FEW_ROWS:
+            if len(batch) > FEW:
                 await self.yield_turn()
             began = self.clock.now()
             step = self.engine.step(batch)

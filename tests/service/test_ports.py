@@ -72,6 +72,17 @@ async def test_a_fetch_returns_at_once_when_any_topic_has_records() -> None:
     assert await play.fetch(0.01) == {}
 
 
+async def test_a_fetch_makes_no_task_whether_it_waits_for_records_or_finds_some() -> None:
+    play = Play()
+    await play.fetch(0.0)  # this one starts the client
+    fetch = asyncio.create_task(play.fetch(60.0))
+    await asyncio.sleep(0.01)
+    assert asyncio.all_tasks() == {asyncio.current_task(), fetch}
+    play.brokers.write(QUERIES)
+    assert await fetch == {"counts": [0]}
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_an_idle_shard_waits_longer_at_the_brokers_and_each_for_another_time() -> None:
     waits = []
     for shard in range(3):
