@@ -52,7 +52,7 @@ from stream_svt.mechanisms.contract import (
     rate_of,
 )
 from stream_svt.mechanisms.correction import Annealed, Comparison, Correction, Exposure, Uncorrected
-from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT, Integers
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Law, Noise, mean, variance
 from stream_svt.mechanisms.numbers import (
     UNITS_PER_EPSILON,
@@ -210,18 +210,22 @@ class SparseVector(Mechanism):
         values: Integers,
         thresholds: Integers | int,
         rho: Integers | int,
+        left: Integers | int,
         attempt: Integers | int,
         noise: Reaching,
     ) -> tuple[Integers, Integers]:
         """Return the tests that reach the noisy threshold at some branch, ascending, and their gaps at all branches.
 
-        Gaps are in grid steps, shape (branches, tests that reach it), -1 at branches that do not. Arguments are those
-        of `step`, unchecked, with `rho` the threshold noise of each test's run.
+        Gaps are in grid steps, shape (branches, tests that reach it), -1 at branches that do not. No test reaches it at
+        a branch that its run cannot pay: it would not be reported, but take time. Arguments are those of `step`,
+        unchecked, with `rho` and `left` the threshold noise and the units left of each test's run.
         """
         bars = thresholds - values + rho
         found = []
         for number, branch in enumerate(self.branches):
             least = bars + branch.steps(attempt)
+            if len(self.branches) > 1:
+                least = np.where(left >= branch.charge_units, least, NOISE_LIMIT + 1)
             tests, drawn = noise(number, least)
             gap: Integers = np.minimum(drawn - least[tests], GAP_LIMIT)
             found.append((tests, gap))
@@ -262,6 +266,7 @@ class SparseVector(Mechanism):
             values,
             checked_integer_or_array(thresholds, tests, "threshold", 1 - VALUE_LIMIT, VALUE_LIMIT),
             run.threshold_noise,
+            run.left_units,
             checked_integer_or_array(attempts, tests, "attempt", 0, _ATTEMPT_LIMIT),
             reaching(checked_noise(noise, tests)),
         )

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
-from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
+from stream_svt.monitor.batch import NO_ROWS, Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 
@@ -93,19 +94,23 @@ class QueryTester:
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
-        found = self.candidates(view, segment.start, segment.live)
-        rows = [row for row, _, _ in found]
-        columns = batch.dataset, batch.offset, batch.row, view.clock
-        places = zip(*(column[rows].tolist() for column in columns), strict=True)
-        for (row, gaps, threshold), (dataset, offset, within, clock) in zip(found, places, strict=True):
-            if row >= segment.stop:
-                break
-            if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
+        rows, gaps, thresholds = self.candidates(view, segment.start, segment.live)
+        place = 0
+        while place < len(rows) and (row := int(rows[place])) < segment.stop:
+            if not segment.live[row - segment.start]:
+                # Nothing is released of such rows: all are skipped at once, so that their number takes no time.
+                live = segment.live[rows[place:] - segment.start]
+                place += int(live.argmax()) or len(live)
+                continue
+            column, threshold = gaps[:, place].tolist(), int(thresholds[place])
+            place += 1
+            dataset = int(batch.dataset[row])
+            if (branch := self.branch(dataset, column)) is None:
                 continue
             series = batch.series[row] if batch.series else None
-            query = offset, within, threshold, series, batch.query_id[row] or ""
+            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row] or ""
             segment.tops.append(row)
-            woken = runs.report(Crossing(dataset, *query, branch, gaps[branch], 0), clock)
+            woken = runs.report(Crossing(dataset, *query, branch, column[branch], 0), int(view.clock[row]))
             self._after_top(segment, row, series, woken)
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
@@ -130,22 +135,27 @@ class QueryTester:
             rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
             segment.stop = next(rows, segment.stop)
 
-    def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, list[int], int]]:
+    def candidates(
+        self, view: View, start: int, live: Mask, *, draw_all: bool = False
+    ) -> tuple[Integers, Integers, Integers]:
         """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
 
-        Returns (row, gaps by branch, threshold in grid steps) in order of the rows.
+        Returns rows in order, their gaps by branch, shape (branches, rows), and their thresholds in grid steps.
+        ``draw_all``: see `reached`.
         """
         tested, batch = int(np.count_nonzero(live)), view.batch
         if not tested:
-            return []
+            return NO_ROWS, NO_ROWS, NO_ROWS
         values, thresholds = self.on_grid(batch, start, live)
         rows = None if tested == len(live) else np.flatnonzero(live) + start
         part = slice(start, start + len(live)) if rows is None else rows  # a slice makes no copy
         tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
-        chosen, gaps = self.reached(tests)
-        reached = np.broadcast_to(thresholds, tested)[chosen].tolist()
-        chosen = chosen + start if rows is None else rows[chosen]
-        return list(zip(chosen.tolist(), gaps.T.tolist(), reached, strict=True))
+        chosen, gaps = self.reached(tests, draw_all=draw_all)
+        return (
+            chosen + start if rows is None else rows[chosen],
+            gaps,
+            np.broadcast_to(thresholds, tested)[chosen],
+        )
 
     def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""
@@ -161,12 +171,14 @@ class QueryTester:
                 thresholds[row - start] = plan.grid.threshold(threshold)
         return (values, thresholds) if all_live else (values[live], thresholds[live])
 
-    def reached(self, tests: Tests) -> tuple[Integers, Integers]:
+    def reached(self, tests: Tests, *, draw_all: bool = False) -> tuple[Integers, Integers]:
         """Return which tests reach the noisy threshold at some branch, and their gaps: see `SparseVector.reached`.
 
-        Noise is a function of run, position, attempt and value.
+        Noise is a function of run, position, attempt and value. ``draw_all``: draw it for each test, because not all
+        that reach the threshold are released, and a draw takes time.
         """
-        mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets.take(tests.dataset)
+        runs, mechanism = self.runs, self.runs.plan.mechanism
+        secrets, laws = runs.secrets.take(tests.dataset), mechanism.branch_laws
         identity = Identity(
             salt=(secrets["salt_high"], secrets["salt_low"]),
             offset=tests.offset,
@@ -175,12 +187,17 @@ class QueryTester:
             branch=0,
             value=tests.value,
         )
-        laws = mechanism.branch_laws
 
-        def reaching(branch: int, least: Integers) -> tuple[Integers, Integers]:
+        def drawn(branch: int) -> Integers:
+            return self.sampler.draw(laws[branch], identity._replace(branch=branch))
+
+        def drawn_where_reached(branch: int, least: Integers) -> tuple[Integers, Integers]:
             return self.sampler.reaching(laws[branch], identity._replace(branch=branch), least)
 
-        return mechanism.reached(tests.value, tests.threshold, secrets["noise"], tests.attempt, reaching)
+        noise = reaching(drawn) if draw_all else drawn_where_reached
+        # An open run pays its only branch.
+        left = runs.left.take(tests.dataset) if len(laws) > 1 else mechanism.smallest_units
+        return mechanism.reached(tests.value, tests.threshold, secrets["noise"], left, tests.attempt, noise)
 
     def branch(self, dataset: int, gaps: Sequence[int] | Integers) -> int | None:
         """Return the first branch that fired and that the run can pay, None if there is none."""

@@ -65,7 +65,11 @@ class RetryAppend(Append):
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
         live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
-        reached = {row: gaps for row, gaps, _ in self.tester.candidates(view, start, live)}
+        # Rows of waiting or muted series are not tested, and only this loop finds them.
+        rows, gaps, _ = self.tester.candidates(view, start, live, draw_all=True)
+        mask = np.zeros(stop - start, dtype=np.bool_)
+        mask[rows - start] = True
+        reached = mask.tolist()
         columns: tuple[bytes, list[int]] | None = None
         # Local names: the loop below dominates the time per query.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
@@ -117,7 +121,8 @@ class RetryAppend(Append):
                     batch.query_id[row] or "",
                 )
                 if previous is None:
-                    check_full |= self._arrive(dataset, queue, entry, reached.get(row), now)
+                    fired = gaps[:, np.searchsorted(rows, row)].tolist() if reached[within] else None
+                    check_full |= self._arrive(dataset, queue, entry, fired, now)
                 else:
                     queue.put(entry)
             if queue.count % rules.every == 0 and status[dataset] == testable:

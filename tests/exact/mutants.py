@@ -167,8 +167,8 @@ ReadsTheValue = broken(
 """A correction that falls with the answer: r = -2 q."""
 NoQueryNoise = broken(
     SparseVector,
-    reached=lambda self, values, thresholds, rho, attempt, _noise: SparseVector.reached(
-        self, values, thresholds, rho, attempt, reaching(lambda _: np.zeros_like(values))
+    reached=lambda self, values, thresholds, rho, left, attempt, _noise: SparseVector.reached(
+        self, values, thresholds, rho, left, attempt, reaching(lambda _: np.zeros_like(values))
     ),
 )
 """Answers are compared without query noise."""
@@ -198,7 +198,7 @@ class NoisyValue(StreamForm):
     """Tops release the noisy answer, not only its gap to the noisy threshold."""
 
     def extra_output(self, run, values, thresholds, attempt, noise):
-        given = values, thresholds, run.threshold_noise, attempt
+        given = values, thresholds, run.threshold_noise, run.left_units, attempt
         tests, gaps = self.mechanism.reached(*given, reaching(noise))
         noisy = values + noise(0)
         return {row: (int(noisy[row]),) for row in tests[gaps[-1] >= 0].tolist()}

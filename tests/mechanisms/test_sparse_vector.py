@@ -173,6 +173,7 @@ def test_the_gap_is_answer_plus_noise_less_threshold_correction_and_threshold_no
         np.array([100, 0, 50, 50, 35]),
         np.array([10, 15, 20, 30, 30]),
         np.array([1, 2, 2, 3, 0]),
+        10**9,
         np.array([0, 0, 1, 5, 2]),
         reaching(noise_of([5, 0, 6, 7, 0], [0, 0, 0, 0, 0])),
     )
@@ -183,14 +184,25 @@ def test_the_gap_is_answer_plus_noise_less_threshold_correction_and_threshold_no
     ]
 
 
+def test_no_answer_reaches_a_branch_that_its_run_cannot_pay_even_with_saturated_noise():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected(), margin=2)
+    top, middle = mechanism.branches
+    left = np.array([middle.charge_units, middle.charge_units - 1, top.charge_units - 1])
+    noise = reaching(noise_of(*[[NOISE_LIMIT] * 3] * 2))
+    tests, gaps = mechanism.reached(np.full(3, 2**47 - 1), 0, 0, left, 0, noise)
+    assert tests.tolist() == [0, 1]
+    assert (gaps >= 0).tolist() == [[True, True], [True, False]]
+
+
 def test_saturated_noise_leaves_no_trace_of_the_answer_and_never_wraps_around():
     mechanism = plain()
     far = 2**47 - 1
     for rho in (-THRESHOLD_NOISE_LIMIT, THRESHOLD_NOISE_LIMIT):
         values, thresholds = np.array([far, -far]), np.array([-far, far])
-        tests, gaps = mechanism.reached(values, thresholds, rho, 0, reaching(noise_of([NOISE_LIMIT] * 2)))
+        given = values, thresholds, rho, 10**9, 0
+        tests, gaps = mechanism.reached(*given, reaching(noise_of([NOISE_LIMIT] * 2)))
         assert (tests.tolist(), gaps.tolist()) == ([0, 1], [[GAP_LIMIT] * 2])
-        tests, _ = mechanism.reached(values, thresholds, rho, 0, reaching(noise_of([-NOISE_LIMIT] * 2)))
+        tests, _ = mechanism.reached(*given, reaching(noise_of([-NOISE_LIMIT] * 2)))
         assert not len(tests)
 
 

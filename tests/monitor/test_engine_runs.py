@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from stream_svt.mechanisms.sampler import Sampler
+from stream_svt.mechanisms import sampler
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Commit, DatasetAccount
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -74,14 +74,14 @@ def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch)
     runs: set[tuple[int, int]] = set()
     reached = SparseVector.reached
 
-    def spy(self, values, thresholds, rho, attempt, noise):
+    def spy(self, values, thresholds, rho, *rest):
         run_states = [
             run_state for record in _stored(play).values() for run_state in record.run_states.values()
         ]
         durable = {_secrets(run_state)[0] for run_state in run_states if run_state.state == "running"}
         assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
         runs.update((int(noise), 0) for noise in np.unique(rho))
-        return reached(self, values, thresholds, rho, attempt, noise)
+        return reached(self, values, thresholds, rho, *rest)
 
     monkeypatch.setattr(SparseVector, "reached", spy)
     queries = stream(3, 900)
@@ -134,18 +134,18 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
 def test_no_test_of_a_query_meets_the_noise_of_another(form, monkeypatch):
     """Noise follows from salt, offset, row, attempt and branch: that makes it independent is shown elsewhere."""
     seen: set[tuple[int, ...]] = set()
-    reaching = Sampler.reaching
+    checked = sampler._checked
 
-    def spy(self, law, identity, least):
+    def spy(law, identity):
         attempts = np.broadcast_to(identity.attempt, len(identity.offset)).tolist()
         rows = zip(*identity.salt, identity.offset.tolist(), attempts, strict=True)
         found = [(*map(int, row), identity.branch) for row in rows]
         if any(attempts):  # what is tested on arrival is computed again after a barrier
             assert not seen & set(found), "one identity was tested twice"
         seen.update(found)
-        return reaching(self, law, identity, least)
+        return checked(law, identity)
 
-    monkeypatch.setattr(Sampler, "reaching", spy)
+    monkeypatch.setattr(sampler, "_checked", spy)
     play = Play(spec_of(FORMS[form]), entropy=Entropy(9))
     play.play(TOPIC, stream(3, 1200))
     assert {attempt for _, _, _, attempt, _ in seen} >= set(range(4))

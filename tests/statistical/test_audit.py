@@ -182,7 +182,7 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
             return keyed.reaching(Law(law.noise, law.rate * query_scale), identity, least)
 
         drawn_gaps = np.full((len(svt.branches), runs), -1)
-        reached, gaps_there = svt.reached(np.full(runs, value), 0, rho, 0, noise)
+        reached, gaps_there = svt.reached(np.full(runs, value), 0, rho, left, 0, noise)
         drawn_gaps[:, reached] = gaps_there
         playing = left >= svt.smallest_units
         reported[test, playing] = fired(svt, drawn_gaps, left)[playing]
