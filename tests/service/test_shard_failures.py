@@ -20,8 +20,10 @@ from stream_svt.protocol.controls import accept_all
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import remedy
 from stream_svt.service import shard as module
+from stream_svt.service.config import parse_config
 from stream_svt.service.ports import ShardFeed
 from stream_svt.service.shard import yield_to_loop
+from tests.service.test_metrics import SPEC
 from tests.support.shard_play import COMMANDS, STATE, STUCK, Journal, hang, watched
 from tests.support.worker import until
 
@@ -38,6 +40,24 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
         raise error
 
     return opening
+
+
+@pytest.mark.parametrize(("reader", "columns"), [("columns", {"counts": True}), ("client", {})])
+async def test_one_option_says_what_reads_the_records_of_query_topics(played, reader, columns) -> None:
+    play = played()
+    play.workload.text_topics = {"counts": True}
+    config = parse_config(f"{SPEC}\nkafka: {{record_reader: {reader}}}\n")
+    play.shard._parts = replace(play.shard._parts, config=config)
+    feeds: list[ShardFeed] = []
+
+    async def run(feed: ShardFeed) -> None:
+        feeds.append(feed)
+        await feed.requests.stop.wait()
+
+    play.run = run
+    await play.until(ShardState.RUNNING)
+    await until(lambda: bool(feeds))
+    assert feeds[0].columns == columns
 
 
 @pytest.mark.parametrize(
