@@ -264,6 +264,10 @@ class Unread:
         except Irregular:
             if len(bodies) > 1:
                 self._together = len(bodies) // 2
+            elif (
+                bodies and bodies[0].stop - bodies[0].start > PIECE
+            ):  # aiokafka makes objects without a bound
+                raise CorruptRecordException(f"the batch at offset {bodies[0].offset} is malformed") from None
             else:
                 self._parts[0] = self._ascending(part.records())
             return Records.of(())

@@ -305,6 +305,19 @@ def test_a_batch_that_ends_in_its_header_is_an_error(size):
         assert as_columns(one).error is by_client(one).error is CorruptRecordException
 
 
+def test_a_large_batch_that_only_the_client_reads_is_refused_and_a_small_one_is_not(alone):
+    """A record of 100 MB can have 50 million headers, of which aiokafka would make objects."""
+    for size in (10, module.PIECE):
+        unread = module.Unread(0, text=False)
+        odd = Batch(3, [Wire(0, value=bytes(size)), Wire(2), Wire(1)], 4)
+        unread.add(whole_batches(odd))
+        error, message = (
+            (AssertionError, "not read") if size == 10 else (CorruptRecordException, "offset 3 is malf")
+        )
+        with pytest.raises(error, match=message):
+            unread.read(10)
+
+
 def test_a_stream_of_snappy_that_goes_backwards_ends():
     backwards = codecs.snappy_encode(b"")[:16] + (-4).to_bytes(4, "big", signed=True)
     content = answer(Batch(0, [Wire(0)], 2, compressed=backwards))
