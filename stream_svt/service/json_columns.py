@@ -128,8 +128,19 @@ class JsonReader:
         self._match(chunk, looks_for_more=not is_paused)
         if len(chunk.unread) == len(rows):
             return rows
-        self._read_alone(chunk.numbers(), found)
+        alone = chunk.numbers()
+        if len(alone) >= FEW:
+            alone = self._match_again(_Chunk(found, np.array(alone)), found)
+        self._read_alone(alone, found)
         return chunk.rest()
+
+    def _match_again(self, chunk: _Chunk, found: _Found) -> list[int]:
+        """Read messages with more members than the shape that they seemed to have; return the rows without a shape."""
+        found.clear(chunk.rest())
+        if (shape := self._shape(chunk)) is not None:
+            chunk.read(*shape)
+            self._shapes = [shape, *self._shapes][:_KEPT]
+        return sorted([*chunk.numbers(), *chunk.rest().tolist()])
 
     def _read_alone(self, rows: list[int], found: _Found) -> None:
         if rows:
@@ -139,9 +150,10 @@ class JsonReader:
         """Try the shapes of earlier messages, then those of messages that have none of these, as long as many have.
 
         Where that is in vain, twice as many chunks as the last time pass before it is done again.
+        A message seems to have a shape with fewer members than it has, too, so the longest shape comes first.
         """
         tried: list[tuple[int, Shape, str | None]] = []
-        known = iter(self._shapes)
+        known = iter(sorted(self._shapes, key=lambda one: one[0].size, reverse=True))
         while len(chunk.unread) >= FEW and len(tried) <= _KEPT:
             is_new = len(tried) >= len(self._shapes)
             if is_new and not looks_for_more:
@@ -213,6 +225,12 @@ class _Found:
     def messages(self, rows: list[int]) -> list[bytes | None]:
         """Return some messages."""
         return _messages(self.buffer, self.start[rows], self.length[rows])
+
+    def clear(self, rows: Integers) -> None:
+        """Forget texts and options of some rows."""
+        self.options.replace(Options.none(), rows.tolist())
+        for _, length in self.texts.values():
+            length[rows] = -1
 
     def put(self, columns: Columns, rows: list[int]) -> None:
         """Take over what was decoded of some rows."""

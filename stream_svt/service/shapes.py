@@ -94,6 +94,8 @@ class Shape:
         start, stop, first, last = value
         self.sample = message[:start] + b"0" + message[stop:]
         """The message with another value."""
+        self.size = len(message) - (stop - start) - sum(one.stop - one.start for one in fields)
+        """Bytes that are fixed."""
         named = [(one, name) for one in fields for name in one.names if one.kind is not FieldKind.THRESHOLD]
         self.texts = {name: message[one.start : one.stop].decode(errors="replace") for one, name in named}
         """Its texts by name, without those that are part of the shape."""
@@ -192,8 +194,8 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
         index += 1
     if extent is None:
         return None
-    size = len(message) - sum(stop - start for start, stop in (extent[:2], *(field[:2] for field in fields)))
-    return Shape(message, fields, extent) if size < MARGIN - 64 else None
+    shape = Shape(message, fields, extent)
+    return shape if shape.size < MARGIN - 64 else None
 
 
 def _tokens(message: bytes) -> Tokens | None:

@@ -255,7 +255,9 @@ def test_a_value_at_either_end_of_its_object_may_be_missing(member):
     assert (batch.whole[6:9].tolist(), batch.series[7]) == ([6, exact.NO_NUMBER[0], 8], "s7")
 
 
-def test_what_stands_in_the_place_of_a_value_may_hold_other_options():
+def test_what_stands_in_the_place_of_a_value_may_hold_other_options(monkeypatch):
+    monkeypatch.setattr(json_columns, "FEW", 5)
+
     def message(value: bytes) -> bytes:
         return b'{"id":"q","monitor":"hot","threshold":5,"value":%b}' % value
 
@@ -297,6 +299,34 @@ def test_a_message_without_a_shape_is_decoded_alone_and_its_texts_are_its_own(mo
     expected[7], expected[9] = "A", "plain"
     assert [batch.query_id[row] for row in range(40)] == expected
     assert (batch.series[7], batch.series[8], batch.series[9]) == ("é", "s8", "é")
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_messages_with_more_members_behind_the_value_are_read_together_too(known):
+    shapes = [b'{"id":"%(id)b","value":%(value)b}', SHAPES[1]]
+    decoder = QueryDecoder("queries", HERE, ["hot"])
+    counting = Counting(decoder._json._rows)
+    decoder._json = JsonReader(counting)
+
+    def decode(*kinds: int) -> QueryBatch:
+        messages = [shapes[kinds[n % len(kinds)]] % row(n) for n in range(28)]
+        counting.given.clear()
+        return decoder.decode([Record(n, AT_HOME, message) for n, message in enumerate(messages)])
+
+    for kinds in [(known,), (1 - known,), (0, 1), (1, 0), (1,), (0,)]:
+        batch = decode(*kinds)
+        assert len(counting.given) <= 6, "samples"
+        assert batch.whole.tolist() == [*range(28)]
+        series = [batch.series[n] if len(batch.series) else None for n in range(28)]
+        assert series == [f"s{n}" if kinds[n % len(kinds)] else None for n in range(28)]
+
+
+def test_options_of_a_shape_do_not_stay_with_messages_that_only_seemed_to_have_it():
+    short = b'{"id":"%(id)b","monitor":"hot","threshold":5,"value":%(value)b}'
+    more = [short[:-1] + b',"monitor":null,"threshold":null}', short[:-1] + b',"set":"x"}']
+    messages = [short % row(n) for n in range(14)] + [more[n % 2] % row(n) for n in range(14)]
+    records = [Record(n, AT_HOME, message) for n, message in enumerate(messages)]
+    assert decoded(records, None) == alone(records, None)
 
 
 def test_few_messages_are_decoded_by_rows(monkeypatch):
