@@ -132,7 +132,7 @@ def plain(text: Padded, start: Integers, stop: Integers) -> tuple[Integers, Inte
     start = start + minus
     length = stop - start
     # Where the point is among the first 17 characters; behind a shorter number stands something else.
-    before = np.minimum(text.near(text.points, start)[0], length)
+    before = np.minimum(text.points(start), length)
     point = start + before
     pointed = before < length
     behind = length - before - pointed

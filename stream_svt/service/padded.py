@@ -34,16 +34,11 @@ class Padded:
     def __init__(self, *parts: bytes | memoryview) -> None:
         self.text = b"".join([_MARGIN_TEXT, *parts, _MARGIN_TEXT])
         self.characters = np.frombuffer(self.text, np.uint8)
+        self._known: dict[int, tuple[Words, Integers]] = {}
 
     def words(self, at: Integers, count: int = 1) -> Words:
         """Return `words_at` some indexes."""
         return words_at(self.text, at, count)
-
-    @cached_property
-    def points(self) -> Mask:
-        """Mask of the points."""
-        found: Mask = self.characters == ord(".")
-        return found
 
     @cached_property
     def text_ends(self) -> Mask:
@@ -89,45 +84,50 @@ class Padded:
             rows = rows[is_open]
         if len(rows):
             far = _before if backwards else _behind
-            found[rows] = far(marks, at[rows])
+            found[rows] = far(*self._words_with(marks), at[rows])
+        return found
+
+    def _words_with(self, marks: Mask) -> tuple[Words, Integers]:
+        """Return the whole words of eight bytes, a view of ``marks``, and the indexes of those with some."""
+        if (found := self._known.get(id(marks))) is None:
+            words = marks[: len(marks) & -8].view(np.uint64)
+            found = self._known[id(marks)] = words, np.flatnonzero(words)
         return found
 
     @staticmethod
     def near(marks: Mask, at: Integers, *, backwards: bool = False) -> tuple[Integers, Mask]:
         """Return how many of the next 16 bytes come before a mark, 16 where none has one, and a mask of these."""
         words = words_at(marks, at - _STEP if backwards else at, 2)
-        if backwards:
-            words = words.byteswap()[:, ::-1]
-        first, second = np.ascontiguousarray((words & -words).T)
-        is_open = first == 0
-        found = ((first * _FIRST_MARK) >> _HIGHEST) + is_open * (
-            ((second * _FIRST_MARK) >> _HIGHEST) + _EIGHT
-        )
-        is_open &= second == 0
-        found += is_open * _EIGHT
-        return found.view(np.int64), is_open
+        return _before_first(words.byteswap()[:, ::-1] if backwards else words)
+
+    def points(self, at: Integers) -> Integers:
+        """Return how many of the next 16 bytes come before a point, 16 where none is one."""
+        is_point = self.words(at, 2).view(np.uint8) == ord(".")
+        return _before_first(is_point.view(np.uint64))[0]
 
 
-def _behind(marks: Mask, at: Integers) -> Integers:
+def _before_first(words: Words) -> tuple[Integers, Mask]:
+    """Return how many of the 16 bytes of two words come before a mark, 16 where none is one, and a mask of these."""
+    first, second = np.ascontiguousarray((words & -words).T)
+    is_open = first == 0
+    found = ((first * _FIRST_MARK) >> _HIGHEST) + is_open * (((second * _FIRST_MARK) >> _HIGHEST) + _EIGHT)
+    is_open &= second == 0
+    found += is_open * _EIGHT
+    return found.view(np.int64), is_open
+
+
+def _behind(words: Words, marked: Integers, at: Integers) -> Integers:
     """Return the distance from each index to the next mark, none of which is among the next eight bytes."""
-    words, marked = _marked(marks)
     place = marked[np.searchsorted(marked, at + 7 >> 3)]
     word = words[place]
     return 8 * place + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64) - at
 
 
-def _before(marks: Mask, at: Integers) -> Integers:
+def _before(words: Words, marked: Integers, at: Integers) -> Integers:
     """Return the distance from the last mark before each index, none of which is among the eight bytes before it."""
-    words, marked = _marked(marks)
     place = marked[np.searchsorted(marked, at >> 3) - 1]
     word = words[place].byteswap()
     return at - 8 * place - 8 + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64)
-
-
-def _marked(marks: Mask) -> tuple[Words, Integers]:
-    """Return the whole words of eight bytes, and the indexes of those with marks."""
-    words = marks[: len(marks) & -8].view(np.uint64)
-    return words, np.flatnonzero(words)
 
 
 _IN_NUMBERS: Final = np.isin(np.arange(256), list(b"+-.0123456789Ee"))
