@@ -45,6 +45,7 @@ class DatasetIndex:
         self._names = b""
         self._start: Integers = np.zeros(0, np.int64)
         self._length = self._start
+        self._longest = 0  # a longer key, of up to a megabyte, is no name: the rest of it is not hashed
         self._table: NDArray[np.int32] = np.full(16, _EMPTY, np.int32)
         for _ in self.fill_in_slices(names):
             pass
@@ -60,6 +61,7 @@ class DatasetIndex:
             length = np.fromiter(map(len, keys), np.int64, len(keys))
             self._start = np.append(self._start, len(self._names) + np.cumsum(length) - length)
             self._length = np.append(self._length, length)
+            self._longest = int(self._length.max())
             self._names = b"".join([self._names, *keys])
             if 2 * len(self) > len(self._table):
                 self._table = np.full(1 << (4 * len(self)).bit_length(), _EMPTY, np.int32)
@@ -76,7 +78,7 @@ class DatasetIndex:
             numbers, slots = numbers[is_waiting], self._next(slots[is_waiting])
 
     def _slots(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
-        hashes = hashes_of(buffer, start, length)
+        hashes = hashes_of(buffer, start, np.minimum(length, self._longest))
         return (hashes >> np.uint64(65 - len(self._table).bit_length())).view(np.int64)
 
     def _next(self, slots: Integers) -> Integers:
@@ -123,7 +125,10 @@ class DatasetIndex:
         """Return the number of one key."""
         if key is None:
             return self._refused(key)
-        slot, last = hash_of(key) >> (65 - len(self._table).bit_length()), len(self._table) - 1
+        slot, last = (
+            hash_of(key[: self._longest]) >> (65 - len(self._table).bit_length()),
+            len(self._table) - 1,
+        )
         while (found := self._table.item(slot)) != _EMPTY:
             first = self._start.item(found)
             if self._length.item(found) == len(key) and self._names.startswith(key, first):

@@ -70,3 +70,16 @@ def test_few_keys_need_no_arrays_of_hashes(monkeypatch):
     index = DatasetIndex(["a", "b"], partition=0, homes=HOMES)
     monkeypatch.setattr(dataset_index, "hashes_of", lambda *_: pytest.fail("arrays were made"))
     assert numbers(index, [b"b", None, b"?", b"a"], singles=4) == [1, -1, -2, 0]
+
+
+@pytest.mark.parametrize("singles", [-1, 9])
+def test_of_a_key_longer_than_all_names_no_more_is_hashed_than_of_a_name(monkeypatch, singles):
+    index = DatasetIndex(["shop-1", "shop-12"], partition=0, homes=HOMES)
+    hashed: list[int] = []
+    many, one = dataset_index.hashes_of, dataset_index.hash_of
+    monkeypatch.setattr(
+        dataset_index, "hashes_of", lambda b, s, length: (hashed.extend(length), many(b, s, length))[1]
+    )
+    monkeypatch.setattr(dataset_index, "hash_of", lambda key: (hashed.append(len(key)), one(key))[1])
+    assert numbers(index, [b"shop-12" * 1000, b"shop-12", b"shop-123"], singles=singles) == [-2, 1, -2]
+    assert hashed == [7, 7, 7]
