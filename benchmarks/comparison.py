@@ -30,7 +30,11 @@ from scipy.stats import wilcoxon
 
 from benchmarks.command import say
 
-QUICK = ("engine --datasets 10000 --repetitions 5", "sampler --repetitions 3", "mechanisms --repetitions 3")
+QUICK = (
+    "engine --datasets 10000 --repetitions 5 --held 2000",
+    "sampler --repetitions 3",
+    "mechanisms --repetitions 3",
+)
 TURNS = 10
 LEVEL = 0.01
 FEWEST = 8

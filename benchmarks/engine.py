@@ -1,4 +1,4 @@
-"""The engine on a million datasets against one, nanoseconds a query, and microseconds an alert.
+"""The engine on a million datasets against one: time of a query and of an alert, bytes of a dataset.
 
 **Datasets.** Two engines run the same two monitors (SVT with exponential noise, Adaptive SVT) over the same rows: the
 same offsets, values, series and tops, in batches of 20,000, one commit after each. Only the dataset of a
@@ -13,6 +13,8 @@ in 10 is a top than if one in 10,000 is, per alert (each comes with the event th
 both.
 
 Times are of the processor, without the garbage collector.
+
+**Memory.** `slot_bytes`, `dataset_bytes` and `digest_bytes`: see `benchmarks/memory.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import time
 
 import numpy as np
 
+from benchmarks import memory
 from benchmarks.command import median_ratio, say, show
 from benchmarks.play import batch, engine_of, released
 from stream_svt.monitor.batch import QueryBatch
@@ -115,9 +118,16 @@ def alert_us(rows: int, batches: int, repetitions: int) -> float:
 
 
 def figures(
-    datasets: int = 1_000_000, rows: int = 20_000, batches: int = 5, repetitions: int = 21
+    datasets: int = 1_000_000,
+    rows: int = 20_000,
+    batches: int = 5,
+    repetitions: int = 21,
+    held: int = 100_000,
 ) -> dict[str, float]:
-    """Return `datasets_1m_vs_1`, named by how many ``datasets`` there are, `ns_per_query` and `alert_us`."""
+    """Return `datasets_1m_vs_1`, named by how many ``datasets`` there are, `ns_per_query` and `alert_us`.
+
+    With them the bytes of memory of one of so many datasets ``held``.
+    """
     one, many = Side(1), Side(datasets)
     times: dict[Side, list[float]] = {one: [], many: []}
     for repetition in range(repetitions + 1):  # the first one warms both up
@@ -130,6 +140,7 @@ def figures(
         f"datasets_{_short(datasets)}_vs_1": median_ratio("ratios", times[one][1:], times[many][1:]),
         "ns_per_query": statistics.median(times[one][1:]),
         "alert_us": alert_us(rows, 1, repetitions),
+        **memory.figures(held),
     }
 
 

@@ -15,7 +15,7 @@ import tracemalloc
 
 import numpy as np
 
-from benchmarks.command import say, show
+from benchmarks.command import say
 from benchmarks.play import Integers, batch
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.sealing import RecordContext
@@ -95,8 +95,8 @@ def traced(datasets: int, monitors: int) -> Integers:
     return np.array([held, both - held])
 
 
-def figures(datasets: int = 100_000, few: int = 1, many: int = 10) -> dict[str, float]:
-    """Return the figures."""
+def figures(datasets: int, few: int = 1, many: int = 10) -> dict[str, float]:
+    """Return `slot_bytes`, `dataset_bytes` and `digest_bytes`."""
     traced(FEW, many)  # fills caches that no shard owns
     small, large = (traced(datasets, monitors) - traced(FEW, monitors) for monitors in (few, many))
     counted = datasets - FEW
@@ -107,7 +107,3 @@ def figures(datasets: int = 100_000, few: int = 1, many: int = 10) -> dict[str, 
         "dataset_bytes": small[0] / counted - few * slot,
         "digest_bytes": small[1] / counted,
     }
-
-
-if __name__ == "__main__":
-    show(figures)

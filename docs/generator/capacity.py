@@ -198,7 +198,7 @@ def sizes(known: Mapping[str, Constant] | None = None) -> list[Size]:
 def _bytes(count: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{number(count / size)} {unit}"
     return f"{count:.0f} bytes"
 
 
@@ -231,7 +231,7 @@ _ROWS: Final[Mapping[str, Callable[[Size], str]]] = {
     "state, live": lambda size: _bytes(size.state),
     "state on disks, three replicas": lambda size: _bytes(size.disk),
     "queries into the brokers, a second": lambda size: _bytes(size.peak * (MESSAGE + BATCH_OVERHEAD)),
-    "transactions a second": lambda size: f"{size.transactions:.3g}",
+    "transactions a second": lambda size: number(size.transactions),
     "state written, a second": lambda size: _bytes(size.state_rate),
     "alerts of a year on disks": lambda size: _bytes(REPLICAS * 365 * size.alerts * size.c["alert_bytes"]),
     "takeover of a dead worker's shards, after 6 s": lambda size: _seconds(size.takeover),

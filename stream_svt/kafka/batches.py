@@ -24,6 +24,8 @@ from stream_svt.protocol.records import Records
 
 LARGEST: Final = 1 << 27
 """Bytes to which the records of a batch may decompress; a batch has 1 MB at most by default."""
+MALFORMED: Final = 1 << 22
+"""Bytes of the records of a batch up to which aiokafka reads them if they are irregular."""
 PIECE: Final = 1 << 22
 """Bytes that are read at once, if they are of several batches: a few milliseconds of work."""
 OBJECTS: Final = 2_000
@@ -264,9 +266,8 @@ class Unread:
         except Irregular:
             if len(bodies) > 1:
                 self._together = len(bodies) // 2
-            elif (
-                bodies and bodies[0].stop - bodies[0].start > PIECE
-            ):  # aiokafka makes objects without a bound
+            elif bodies and bodies[0].stop - bodies[0].start > MALFORMED:
+                # aiokafka makes objects without a bound.
                 raise CorruptRecordException(f"the batch at offset {bodies[0].offset} is malformed") from None
             else:
                 self._parts[0] = self._ascending(part.records())

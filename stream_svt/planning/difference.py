@@ -33,9 +33,9 @@ WORK = 80 * MIB
 """Data in transit: queries read ahead, a step's arrays, the transaction in flight and the one before."""
 DECLARED = 1_000
 """Bytes of a declared dataset on every worker."""
-DATASET = 900
+DATASET = 370
 """Bytes of a dataset on the worker that holds its shard: ledger, counters, the hash of its record."""
-RUN = 460
+RUN = 170
 """Bytes of a monitor with an open run on a dataset: counters, secrets, elements of the arrays."""
 RECORD = 75
 """Bytes of a dataset's state record."""

@@ -182,7 +182,7 @@ class ShardLog:
         aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
 
-class _Request(asyncio.Event):
+class _Wanted(asyncio.Event):
     """An event, and a call when it is set."""
 
     def __init__(self, on_set: Callable[[], None]) -> None:
@@ -203,7 +203,7 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self.stop, self.held = _Request(self._interrupt), _Request(self._interrupt)
+        self.stop, self.held = _Wanted(self._interrupt), _Wanted(self._interrupt)
         self.released, self.paused = asyncio.Event(), asyncio.Event()
         self._interruption: asyncio.Future[None] | None = None
         self.released.set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import costs, engine, latency, peers, planner, takeover, year
+from benchmarks import costs, engine, latency, memory, peers, planner, takeover, year
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
@@ -38,8 +38,8 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (
             "engine",
-            "--datasets 300 --rows 500 --batches 2 --repetitions 1",
-            ["datasets_300_vs_1", "ns_per_query", "alert_us"],
+            "--datasets 300 --rows 500 --batches 2 --repetitions 1 --held 300",
+            ["datasets_300_vs_1", "ns_per_query", "alert_us", "slot_bytes", "dataset_bytes", "digest_bytes"],
         ),
         (
             "sampler",
@@ -209,17 +209,16 @@ def test_the_costs_benchmark_measures_every_axis_and_what_is_held_and_written(me
     assert all(printed[f"costs.{name}"] > 0 for name in known if name.endswith(("_bytes", "_us")))
 
 
-def test_a_dataset_and_each_monitor_on_it_take_little_memory(measured):
-    printed = measured(importlib.import_module("benchmarks.memory"), "--datasets 2800 --many 3")
-    assert list(printed) == ["memory.slot_bytes", "memory.dataset_bytes", "memory.digest_bytes"]
-    assert printed["memory.slot_bytes"] <= 150
-    assert printed["memory.dataset_bytes"] <= 400
+def test_a_dataset_and_each_monitor_on_it_take_little_memory():
+    found = memory.figures(2800, many=3)
+    assert found["slot_bytes"] <= 150
+    assert found["dataset_bytes"] <= 400
 
 
 def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    files = "accuracy costs engine ladder latency mechanisms memory planner reproduction sampler selective stream "
+    files = "accuracy costs engine ladder latency mechanisms planner reproduction sampler selective stream "
     names = f"{files}takeover timing year scale service".split()
     assert [line.split()[0] for line in listed.splitlines()[1:]] == names

@@ -262,7 +262,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
     async with Application(servers, topics.name("shop"), directory=tmp_path).on_stage() as app:
         shared = [grant for grant in WORKER if grant[1] != "transactional_id"]
         await allow_all(servers, "svt", app.application, shared)
-        for part in ("check", *range(SHARDS)):
+        for part in ("check", "clock", *range(SHARDS)):
             await allow(servers, "svt", "write", "transactional_id", f"{app.application}-{part}")
         healthy = app.shards - {BROKEN}
         write_secrets(tmp_path, {"password": PASSWORD})

@@ -25,7 +25,9 @@ import msgspec
 import numpy as np
 
 from stream_svt.mechanisms.contract import Neighbours, Outcomes, Top
-from stream_svt.mechanisms.sampler import draw_threshold
+from stream_svt.mechanisms.grid import Integers
+from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.sampler import Identity, Sampler, draw_threshold
 from stream_svt.monitor import runs as opening
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
@@ -106,8 +108,23 @@ def _text(value: Fraction) -> bytes:
     return str(whole).encode() if not part else f"{whole}.{round(part * 100):02d}".encode()
 
 
-Identity = tuple[str, int, int, int, int]
+Place = tuple[str, int, int, int, int]
 """Monitor, offset, row, attempt and branch of a top."""
+
+
+class _Moved(Sampler):
+    """Noise of an `AlignedEngine`."""
+
+    def __init__(self, engine: AlignedEngine, runner: Runner, sampler: Sampler) -> None:
+        self.engine, self.runner, self.sampler = engine, runner, sampler
+
+    def draw(self, law: Law, given: Identity) -> Integers:
+        return self.engine.draw(self.runner, self.sampler, law, given)
+
+    def reaching(self, law: Law, given: Identity, least: Integers) -> tuple[Integers, Integers]:
+        noise = self.draw(law, given)
+        tests = np.flatnonzero(noise >= least)
+        return tests, noise[tests]
 
 
 class AlignedEngine(Engine):
@@ -119,13 +136,13 @@ class AlignedEngine(Engine):
 
     neighbours: Neighbours
     values_at: dict[tuple[str, int], tuple[int, int]]
-    tops: set[Identity]
+    tops: set[Place]
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
         runs, tester = runner.runs, runner.tester
-        draw, open_run = tester.draw, runs.open_run
-        tester.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
+        open_run = runs.open_run
+        tester.sampler = _Moved(self, runner, tester.sampler)
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 
@@ -133,14 +150,15 @@ class AlignedEngine(Engine):
         """Return the direction that a monotonic mechanism knows; a general one promises its charge for any."""
         return self.neighbours if runner.runs.plan.mechanism.monotonic else Neighbours.MIXED
 
-    def draw(self, runner: Runner, draw: Callable[..., Any], tests: Any, branch: int) -> Any:
+    def draw(self, runner: Runner, sampler: Sampler, law: Law, tests: Identity) -> Any:
         """Return the noise of the first run's values, and for its tops the shift on top of it."""
+        branch = tests.branch
         pairs = [self.values_at[runner.spec.topic, offset] for offset in tests.offset.tolist()]
         first = np.array([pair[0] for pair in pairs], dtype=np.int64)
         assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
-        noise = draw(dataclasses.replace(tests, value=first), branch)
-        attempts = np.broadcast_to(tests.attempt, first.shape).tolist()
-        places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
+        noise = sampler.draw(law, tests._replace(value=first))
+        columns = (np.broadcast_to(column, first.shape).tolist() for column in tests[1:4])
+        places = zip(*columns, strict=True)
         tops = tuple(
             Top(row=test, branch=branch, gap=0, charge_units=0, left_units=0)
             for test, place in enumerate(places)
@@ -247,7 +265,7 @@ def pair(seed: int, engines: Engines = (Engine, AlignedEngine)) -> tuple[bool, l
     world, seen = history(script, values, engines[0])
     events = [msgspec.json.decode(entry.value or b"") for entry in world.broker.read("alerts")]
     told: dict[str, int] = defaultdict(int)
-    tops: set[Identity] = set()
+    tops: set[Place] = set()
     branches = {
         monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in SPEC.monitors
     }
