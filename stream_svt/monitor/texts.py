@@ -27,6 +27,9 @@ _LOW: Final = np.uint64(2**32 - 1)
 _ALL: Final = 2**64 - 1
 
 
+_NO_ROWS: Final = np.zeros(0, np.int64)
+
+
 class Texts(Protocol):
     """Texts by row; None where a row has none."""
 
@@ -176,7 +179,7 @@ class TextParts:
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
         texts: list[str | None] = []
-        which = [NO_ROWS]
+        which = [_NO_ROWS]
         part = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(part).tolist():
             first, stop = np.searchsorted(part, [number, number + 1])
@@ -201,7 +204,6 @@ class TextParts:
         return self._hashes
 
 
-NO_ROWS: Integers = np.zeros(0, np.int64)
 _NONE: Final = np.array([-1], dtype=np.int64)
 
 
@@ -218,18 +220,25 @@ def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
         # A long text costs the other rows nothing.
         rows = slice(None) if not word else np.flatnonzero(length > at)
         left = length[rows] - at
-        part = words_at(buffer, np.where(left > 0, start[rows] + at, 0), left)
+        part = first_words(buffer, np.where(left > 0, start[rows] + at, 0), left)
         found[rows] += (part & _LOW) * multipliers[1 + 2 * word] + (part >> _HALF) * multipliers[2 + 2 * word]
     return found
 
 
-def words_at(buffer: bytes, start: Integers, length: Integers) -> Hashes:
+def words_at(buffer: bytes | NDArray[np.bool_], at: Integers, count: int = 1) -> Hashes:
+    """Return ``count`` words of eight bytes from each index, shape (len(at), count), or (len(at),) for one."""
+    size = _WORD * count
+    windows = np.ndarray((len(buffer) - size + 1,), dtype=f"V{size}", buffer=buffer, strides=(1,))
+    found = windows[at].view("<u8")
+    return found if count == 1 else found.reshape(len(at), count)
+
+
+def first_words(buffer: bytes, start: Integers, length: Integers) -> Hashes:
     """Return the first eight bytes of each slice of a buffer as a number, zeros behind a shorter one."""
     if len(buffer) < _WORD:
         buffer += bytes(_WORD)
     last = len(buffer) - _WORD
-    windows = np.ndarray((last + 1,), dtype=f"V{_WORD}", buffer=buffer, strides=(1,))
-    found: Hashes = windows[np.minimum(start, last)].view("<u8")
+    found = words_at(buffer, np.minimum(start, last))
     if len(late := np.flatnonzero(start > last)):
         found[late] >>= (8 * (start[late] - last)).view(np.uint64)
     found &= _KEEP[np.minimum(np.maximum(length, 0), _WORD)]

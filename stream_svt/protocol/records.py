@@ -126,19 +126,15 @@ class Records(Sequence[Record]):
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
-        return self._parts(self.key_start, self.key_length)
+        return slices(self.buffer, self.key_start, self.key_length)
 
     def values(self) -> list[bytes | None]:
         """Return the value of each record."""
-        return self._parts(self.value_start, self.value_length)
+        return slices(self.buffer, self.value_start, self.value_length)
 
     def _slice(self, index: slice) -> Records:
-        first, stop, step = index.indices(len(self))
-        headers = {
-            (row - first) // step: self.headers[row]
-            for row in range(first, stop, step)
-            if row in self.headers
-        }
+        rows = range(len(self))[index]
+        headers = {rows.index(row): found for row, found in self.headers.items() if row in rows}
         return Records(
             self.buffer,
             self.offset[index],
@@ -147,16 +143,17 @@ class Records(Sequence[Record]):
             self.key_length[index],
             self.value_start[index],
             self.value_length[index],
-            headers if self.headers else {},
+            headers,
         )
 
     def _part(self, start: Integers, length: Integers, index: int) -> bytes | None:
         return None if length[index] < 0 else self.buffer[start[index] : start[index] + length[index]]
 
-    def _parts(self, start: Integers, length: Integers) -> list[bytes | None]:
-        buffer = self.buffer
-        ends = zip(start.tolist(), (start + length).tolist(), strict=True)
-        return [None if end < begin else buffer[begin:end] for begin, end in ends]
+
+def slices(buffer: bytes, start: Integers, length: Integers) -> list[bytes | None]:
+    """Return slices of a buffer; a length of -1 stands for None."""
+    ends = zip(start.tolist(), (start + length).tolist(), strict=True)
+    return [None if end < begin else buffer[begin:end] for begin, end in ends]
 
 
 def _joined(columns: Iterable[Integers]) -> Integers:

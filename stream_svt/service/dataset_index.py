@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.texts import hash_of, hashes_of, words_at
+from stream_svt.monitor.texts import first_words, hash_of, hashes_of
+from stream_svt.protocol.records import slices
 from stream_svt.service.homes import Homes
 from stream_svt.service.padded import Integers, Mask
 from stream_svt.service.reasons import Reason
@@ -87,9 +88,7 @@ class DatasetIndex:
     def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
         """Return the number of each key, a slice of ``buffer`` (length -1: null)."""
         if len(start) <= SINGLES:
-            spans = zip(start.tolist(), length.tolist(), strict=True)
-            keys = (None if size < 0 else buffer[first : first + size] for first, size in spans)
-            return np.array([self.number(key) for key in keys], np.int64)
+            return np.array([self.number(key) for key in slices(buffer, start, length)], np.int64)
         slots = self._slots(buffer, start, length)
         found = self._table[slots].astype(np.int64)
         is_other = (found != _EMPTY) & ~self._is_name(found, buffer, start, length)
@@ -100,8 +99,8 @@ class DatasetIndex:
                 found[rows], buffer, start[rows], length[rows]
             )
         refused: dict[bytes | None, int] = {}
-        for row in np.flatnonzero(found == _EMPTY).tolist():
-            key = None if length[row] < 0 else buffer[start[row] : start[row] + length[row]]
+        rows = np.flatnonzero(found == _EMPTY)
+        for row, key in zip(rows.tolist(), slices(buffer, start[rows], length[rows]), strict=True):
             if key not in refused:
                 refused[key] = self._refused(key)
             found[row] = refused[key]
@@ -113,11 +112,11 @@ class DatasetIndex:
             return np.zeros(len(numbers), np.bool_)
         same: Mask = self._length[numbers] == length
         theirs = self._start[numbers]
-        same &= words_at(buffer, start, length) == words_at(self._names, theirs, length)
+        same &= first_words(buffer, start, length) == first_words(self._names, theirs, length)
         at = _WORD
         while len(rows := np.flatnonzero(same & (length > at))):
             mine, left = start[rows] + at, length[rows] - at
-            same[rows] = words_at(buffer, mine, left) == words_at(self._names, theirs[rows] + at, left)
+            same[rows] = first_words(buffer, mine, left) == first_words(self._names, theirs[rows] + at, left)
             at += _WORD
         return same
 

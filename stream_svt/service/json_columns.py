@@ -17,6 +17,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from stream_svt.monitor.texts import Texts, TextSlices
+from stream_svt.protocol.records import slices
 from stream_svt.service import exact
 from stream_svt.service.json_lines import MAX_NESTING, UNDECODABLE
 from stream_svt.service.padded import MARGIN, Integers, Mask, Padded
@@ -103,7 +104,7 @@ class JsonReader:
     def read(self, buffer: bytes, start: Integers, length: Integers, refused: Mask) -> Columns:
         """Return the fields of messages, slices of ``buffer`` (length -1: null); what is ``refused`` stays void."""
         if len(start) < FEW and not refused.any():
-            return self._rows.decode(_messages(buffer, start, length))
+            return self._rows.decode(slices(buffer, start, length))
         found = _Found(buffer, start, length, self._rows.paths.texts)
         is_candidate = ~refused & (length > 0) & (length <= MAX_BYTES)
         candidates = np.flatnonzero(is_candidate)
@@ -189,14 +190,6 @@ class JsonReader:
         return None
 
 
-def _spans(start: Integers, length: Integers) -> Iterator[tuple[int, int]]:
-    return zip(start.tolist(), (start + length).tolist(), strict=True)
-
-
-def _messages(buffer: bytes, start: Integers, length: Integers) -> list[bytes | None]:
-    return [None if stop < first else buffer[first:stop] for first, stop in _spans(start, length)]
-
-
 def _rows_at_once(length: Integers) -> int:
     """Return how many messages of some lengths a chunk has: half as many where an eighth of them is twice as long.
 
@@ -224,7 +217,7 @@ class _Found:
 
     def messages(self, rows: list[int]) -> list[bytes | None]:
         """Return some messages."""
-        return _messages(self.buffer, self.start[rows], self.length[rows])
+        return slices(self.buffer, self.start[rows], self.length[rows])
 
     def clear(self, rows: Integers) -> None:
         """Forget texts and options of some rows."""
@@ -253,8 +246,9 @@ class _Found:
         """Return where texts are, by row: in their message or, if that is not easily found, behind the buffer."""
         texts = contents.values()
         if len(contents) < FEW:  # a few must not cost a copy of the buffer
-            spans = _spans(self.start[list(contents)], self.length[list(contents)])
-            places = [self.buffer.find(text, *span) for text, span in zip(texts, spans, strict=True)]
+            start = self.start[list(contents)]
+            stop = start + self.length[list(contents)]
+            places = list(map(self.buffer.find, texts, start.tolist(), stop.tolist()))
             if min(places) >= 0:
                 return places
         ends = list(accumulate(map(len, texts), initial=self._end))

@@ -9,6 +9,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.monitor.texts import words_at
+
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = NDArray[np.uint64]
@@ -164,14 +166,6 @@ def _no_utf8(text: Characters) -> Mask:
     ):
         found[behind : size + behind] &= ~begins
     return found
-
-
-def words_at(text: bytes | Mask, at: Integers, count: int = 1) -> Words:
-    """Return ``count`` words of eight bytes from each index, shape (len(at), count), or (len(at),) for one."""
-    size = 8 * count
-    windows = np.ndarray((len(text) - size + 1,), dtype=f"V{size}", buffer=text, strides=(1,))
-    found = windows[at].view("<u8")
-    return found if count == 1 else found.reshape(len(at), count)
 
 
 class Literal:
