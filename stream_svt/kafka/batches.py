@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from struct import Struct
 from typing import Any, Final
@@ -98,9 +99,7 @@ class _Batch:
         try:
             records = read([self.body()])
         except Irregular:
-            raise CorruptRecordException(
-                f"the batch at offset {self._batch.base_offset} is malformed"
-            ) from None
+            raise _malformed(self.base_offset) from None
         kind = self._batch.timestamp_type
         for one in records[done:]:
             yield DefaultRecord(one.offset, one.timestamp, kind, one.key, one.value, list(one.headers))
@@ -124,7 +123,6 @@ class WholeBatch(_Batch):
     def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
         super().__init__(batch, content, start)
         self.offset = self.next_offset - 1
-        self._unread: Body | None = None
 
     def __iter__(self) -> Iterator[Any]:
         # Without records, aiokafka checks that nothing is where they would be; decompressing has a bound elsewhere.
@@ -134,16 +132,10 @@ class WholeBatch(_Batch):
         """Return the records as aiokafka reads them."""
         return super().__iter__()
 
-    @property
+    @cached_property
     def unread(self) -> Body:
-        """Records that were not read yet; raises as `body`."""
-        if self._unread is None:
-            self._unread = self.body()
-        return self._unread
-
-    @unread.setter
-    def unread(self, rest: Body) -> None:
-        self._unread = rest
+        """Records that were not read yet, set anew once some were; raises as `body`."""
+        return self.body()
 
 
 def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
@@ -180,6 +172,10 @@ def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN40
     if size > LARGEST:
         raise _too_large(batch)
     return bytes(codec.snappy_decode(content.tobytes()))
+
+
+def _malformed(offset: int) -> CorruptRecordException:
+    return CorruptRecordException(f"the batch at offset {offset} is malformed")
 
 
 def _too_large(batch: Any) -> CorruptRecordException:  # noqa: ANN401
@@ -268,7 +264,7 @@ class Unread:
                 self._together = len(bodies) // 2
             elif bodies and bodies[0].stop - bodies[0].start > MALFORMED:
                 # aiokafka makes objects without a bound.
-                raise CorruptRecordException(f"the batch at offset {bodies[0].offset} is malformed") from None
+                raise _malformed(bodies[0].offset) from None
             else:
                 self._parts[0] = self._ascending(part.records())
             return Records.of(())

@@ -182,19 +182,6 @@ class ShardLog:
         aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
 
-class _Wanted(asyncio.Event):
-    """An event, and a call when it is set."""
-
-    def __init__(self, on_set: Callable[[], None]) -> None:
-        super().__init__()
-        self._on_set = on_set
-
-    def set(self) -> None:
-        """Set the event."""
-        super().set()
-        self._on_set()
-
-
 class Requests:
     """Requests to one shard: ``stop`` its session, or hold it while a rebalance decides about its partition.
 
@@ -203,16 +190,21 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self.stop, self.held = _Wanted(self._interrupt), _Wanted(self._interrupt)
-        self.released, self.paused = asyncio.Event(), asyncio.Event()
+        self.stop, self.held, self.released, self.paused = (asyncio.Event() for _ in range(4))
         self._interruption: asyncio.Future[None] | None = None
         self.released.set()
         self.paused.set()
+
+    def end(self) -> None:
+        """Ask the session to stop."""
+        self.stop.set()
+        self._interrupt()
 
     def hold(self) -> None:
         """Begin the hold."""
         self.released.clear()
         self.held.set()
+        self._interrupt()
 
     def release(self) -> None:
         """End the hold: the partition stays."""

@@ -135,7 +135,7 @@ class Shard:
     async def stop(self, seconds: float) -> None:
         """Finish the transaction in flight, publish what is charged, and end for good; cancel after ``seconds``."""
         self.handed_over = True
-        self._requests.stop.set()
+        self._requests.end()
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         if not done:
             log.error("event=shard_stop_timeout shard=%d seconds=%.1f", self.number, seconds)
@@ -146,7 +146,7 @@ class Shard:
         """End the session at a barrier; the next one uses the workload configured then."""
         if self.status.state in OPEN:
             self.status.signal(ShardSignal.APPLIED)
-        self._requests.stop.set()
+        self._requests.end()
 
     async def restart(self) -> None:
         """Cancel the task of the shard and start another, unless the cancelled one still runs; for the watchdog."""

@@ -153,7 +153,7 @@ async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
         play.requests.hold()
     waiting = asyncio.create_task(play.feed.wait_for_rebalance() if held else play.fetch(60.0))
     await (play.requests.paused.wait() if held else asyncio.sleep(0.01))
-    play.requests.stop.set()
+    play.requests.end()
     with pytest.raises(Stopped):
         await waiting
     assert not (held and play.requests.paused.is_set())
@@ -326,7 +326,7 @@ class BatchPlay(Play):
             case 1:
                 requests.hold()
             case 2:
-                requests.stop.set()
+                requests.end()
         [found] = await asyncio.gather(fetch, return_exceptions=True)
         requests.release()
         requests.stop.clear()
