@@ -101,13 +101,13 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     def account(self, charge: int) -> Account:
         """Return the account after a charge, in the form that events carry."""
-        ledger, units = self.ledger, self.ledger.kind.units
+        ledger, kind = self.ledger, self.ledger.kind
         return Account(
-            measure=ledger.kind.measure,
-            charge=charge / units,
-            spent=ledger.spent / units,
-            reserved=ledger.reserved / units,
-            limit=ledger.limit / units,
+            measure=kind.measure,
+            charge=to_float(charge, kind),
+            spent=to_float(ledger.spent, kind),
+            reserved=to_float(ledger.reserved, kind),
+            limit=to_float(ledger.limit, kind),
         )
 
     def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:

@@ -66,7 +66,8 @@ class QueryDecoder:
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
         """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
         if self._avro is not None:
-            for count, value in enumerate(self._contents(Records.of(records))):
+            columns = Records.of(records)
+            for count, value in enumerate(_contents(columns, self._datasets(columns))):
                 if value is not None and (why := self._avro.lack(value)):
                     return count, why
         return len(records), ""
@@ -74,14 +75,8 @@ class QueryDecoder:
     def read(self, records: Sequence[Record]) -> Iterator[None]:
         """Do in slices what would take the next `decode`, of the same records, too long: read Avro."""
         if self._avro is not None:
-            yield from self._avro.read(self._contents(Records.of(records)))
-
-    def _contents(self, records: Records) -> list[bytes | None]:
-        """Return the contents of records, None where the key is refused."""
-        values = records.values()
-        for row in np.flatnonzero(self._datasets(records) < 0).tolist():
-            values[row] = None
-        return values
+            columns = Records.of(records)
+            yield from self._avro.read(_contents(columns, self._datasets(columns)))
 
     def _datasets(self, records: Records) -> Integers:
         return self.dataset_index.numbers(records.buffer, records.key_start, records.key_length)
@@ -93,7 +88,8 @@ class QueryDecoder:
         """
         records = Records.of(records)
         if self._avro is not None:
-            return self._batch(records, self._datasets(records), self._avro.decode(self._contents(records)))
+            dataset = self._datasets(records)
+            return self._batch(records, dataset, self._avro.decode(_contents(records, dataset)))
         if self._has_layout or not records.headers:
             return self._decode_json(records)
         parts: list[QueryBatch] = []
@@ -166,6 +162,14 @@ class QueryDecoder:
         if (sets := texts.get("set")) is not None and any(each := [sets[row] for row in range(len(sets))]):
             batch.set_id = each
         return batch
+
+
+def _contents(records: Records, dataset: Integers) -> list[bytes | None]:
+    """Return the contents of records, None where the key is refused."""
+    values = records.values()
+    for row in np.flatnonzero(dataset < 0).tolist():
+        values[row] = None
+    return values
 
 
 def _runs(records: Records) -> Iterator[tuple[str, Records]]:

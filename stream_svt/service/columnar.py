@@ -372,7 +372,7 @@ def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _
         return _Texts(_Slices(b"", _NOTHING, _NOTHING), np.full(sum(rows for rows, _, _ in pieces), -1))
     places: dict[int, int] = {}
     kept: list[_Slices] = []
-    joined = [np.zeros(0, np.int64)]
+    joined = [_NOTHING]
     size = bytes_before = 0
     for rows, codes, entries in pieces:
         if entries is None:
@@ -384,9 +384,8 @@ def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _
             size, bytes_before = size + len(entries.length), bytes_before + len(entries.buffer)
         found = np.arange(rows) if codes is None else codes
         joined.append(np.where(found < 0, -1, found + places[id(entries)]))
-    nothing = np.zeros(0, np.int64)
     start, length = (
-        np.concatenate([nothing, *(getattr(one, name) for one in kept)]) for name in ("start", "length")
+        np.concatenate([_NOTHING, *(getattr(one, name) for one in kept)]) for name in ("start", "length")
     )
     return _Texts(_Slices(b"".join([one.buffer for one in kept]), start, length), np.concatenate(joined))
 
@@ -444,8 +443,7 @@ def _values(parts: Sequence[_Arrow]) -> _Numbers:
         columns.append(found)
     if len(columns) == 1:
         return columns[0]
-    nothing = np.zeros(0, np.int64)
-    whole = np.concatenate([nothing, *(whole for whole, _ in columns)])
+    whole = np.concatenate([_NOTHING, *(whole for whole, _ in columns)])
     if all(fraction is None for _, fraction in columns):
         return whole, None
     each = (np.zeros(len(whole), np.int64) if fraction is None else fraction for whole, fraction in columns)
