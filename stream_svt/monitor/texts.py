@@ -8,7 +8,7 @@ texts makes many of them collide.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Final, Protocol, TypeAlias
@@ -40,9 +40,6 @@ class Texts(Protocol):
     def hashes(self) -> Hashes:
         """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
 
-    def taken(self, rows: Integers) -> Texts:
-        """Return the texts of some rows, in ascending order."""
-
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """Return texts, few of them equal, and the index of each row's; ``rows`` are in ascending order."""
 
@@ -63,7 +60,7 @@ class TextList:
         return self._texts[row]
 
     def taken(self, rows: Integers) -> TextList:
-        """See `Texts`."""
+        """Return the texts of some rows."""
         return TextList([self._texts[row] for row in rows.tolist()])
 
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
@@ -98,7 +95,7 @@ class TextSlices:
         return None if length < 0 else self._buffer[start : start + length].decode()
 
     def taken(self, rows: Integers) -> TextSlices:
-        """See `Texts`."""
+        """Return the texts of some rows."""
         return TextSlices(self._buffer, self._start[rows], self._length[rows])
 
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
@@ -127,10 +124,6 @@ class TextCodes:
     def __getitem__(self, row: int, /) -> str | None:
         code = int(self._codes[row])
         return None if code < 0 else self._entries[code]
-
-    def taken(self, rows: Integers) -> TextCodes:
-        """See `Texts`."""
-        return TextCodes(self._entries, self._codes[rows])
 
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
@@ -172,10 +165,6 @@ class TextParts:
         part = bisect_right(self._ends, row)
         return self._parts[part][row - self._begin(part)]
 
-    def taken(self, rows: Integers) -> TextParts:
-        """See `Texts`."""
-        return TextParts([part.taken(own) for part, own in self._split(rows)])
-
     def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """See `Texts`."""
         texts: list[str | None] = []
@@ -190,12 +179,6 @@ class TextParts:
 
     def _begin(self, part: int) -> int:
         return self._ends[part - 1] if part else 0
-
-    def _split(self, rows: Integers) -> Iterator[tuple[Texts, Integers]]:
-        """Yield the parts, each with its own rows."""
-        cuts = np.searchsorted(rows, self._ends)
-        for part, own, end in zip(self._parts, np.split(rows, cuts[:-1]), self._ends, strict=True):
-            yield part, own - (end - len(part))
 
     def hashes(self) -> Hashes:
         """See `Texts`."""

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from stream_svt.monitor.texts import Texts, TextSlices
+from stream_svt.monitor.texts import TextList, TextSlices
 from stream_svt.protocol.records import slices
 from stream_svt.service import exact
 from stream_svt.service.json_lines import MAX_NESTING, UNDECODABLE
@@ -77,7 +77,7 @@ class Columns(NamedTuple):
     """Fields of messages: numbers as of `exact`, texts, options. The fields of ``rejects``, by row, are void."""
 
     numbers: exact.Columns
-    texts: Mapping[str, Texts]
+    texts: Mapping[str, TextList | TextSlices]
     rejects: dict[int, Reason]
     options: Options
 
