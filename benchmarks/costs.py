@@ -323,8 +323,12 @@ def opening_us(count: int) -> float:
 
 def bytes_written(queries: int) -> dict[str, float]:
     """Return the bytes that a commit writes to the state topic, and an alert to the state and the alert topic."""
-    points = {"quiet": {"tops": 0.0}, "busy": {"tops": 0.05}, "many": {"tops": 0.0, "monitors": MANY}}
-    found = {name: _written(Side(replace(BASE, **changed)), queries) for name, changed in points.items()}
+    points = {
+        "quiet": replace(BASE, tops=0.0),
+        "busy": replace(BASE, tops=0.05),
+        "many": replace(BASE, tops=0.0, monitors=MANY),
+    }
+    found = {name: _written(Side(point), queries) for name, point in points.items()}
     quiet, busy, many = (found[name] for name in points)
     each = quiet.state / quiet.commits
     return {

@@ -114,7 +114,7 @@ def alert_us(rows: int, batches: int, repetitions: int) -> float:
     few, *others = ([statistics.median(column) for column in zip(*found[1:], strict=True)] for found in turns)
     costs = [1e6 * (taken - few[0]) / (alerts - few[1]) for taken, alerts in others]
     say("microseconds an alert: " + " ".join(f"{cost:.1f}" for cost in costs))
-    return max(costs)
+    return float(max(costs))
 
 
 def figures(

@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.released import Alert
@@ -77,7 +76,7 @@ class Queue:
 
     def __init__(self, topic: str) -> None:
         self.batches: deque[Records] = deque()
-        self._topic, self._end = topic, 0
+        self._topic, self.end = topic, 0
 
     async def wait_for_rebalance(self) -> None:
         """There is no rebalance."""
@@ -91,12 +90,12 @@ class Queue:
         if not self.batches:
             raise Stopped
         batch = self.batches.popleft()
-        self._end = int(batch.offset[-1]) + 1
+        self.end = int(batch.offset[-1]) + 1
         return {self._topic: batch}
 
     async def position(self, topic: str) -> int:
         """Return where a topic is read on."""
-        return self._end if topic == self._topic else 0
+        return self.end if topic == self._topic else 0
 
     def seek(self, *_: object) -> None:
         """Each record is fetched once."""
@@ -132,27 +131,10 @@ class Shard:
         self, spec: ApplicationSpec, topic: str, *, commit_records: int, schemas: Schemas | None = None
     ) -> None:
         self.store, self.queue, self.counts = Store(), Queue(topic), Counts()
-        topics = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
-        settings = JournalSettings(
-            context=RecordContext("cluster", spec.application, "state", 0),
-            topics=topics,
-            masters=(os.urandom(32),),
-            entropy=os.urandom,
-            epoch=time.time,
-        )
-        store: Any = self.store
-        self.session = ShardSession(
-            feed=self.queue,  # type: ignore[arg-type]  # it has no records to scan
-            journal=Journal(store, settings),
-            workload=workload_of(spec, schemas),
-            shard=0,
-            control="control",
-            policy=CommitConfig.model_validate({"interval": "1m", "max_records": commit_records}),
-            start_at="earliest",
-            clock=Clock(now=time.monotonic, epoch=time.time, sleep=_no_sleep),
-            observer=self.counts,
-            status=ShardStatus(0),
-        )
+        policy = CommitConfig.model_validate({"interval": "1m", "max_records": commit_records})
+        clock = Clock(now=time.monotonic, epoch=time.time, sleep=_no_sleep)
+        workload = workload_of(spec, schemas)
+        self.session = session_of(workload, self.store, self.queue, self.counts, policy, clock)
         asyncio.run(self.session.open())
 
     def play(self, batches: Iterable[Sequence[OneRecord]]) -> float:
@@ -161,6 +143,31 @@ class Shard:
         began = time.process_time()
         asyncio.run(self.session.run())
         return time.process_time() - began
+
+
+def session_of(
+    workload: AppliedWorkload, store: Store, queue: Queue, counts: Counts, policy: CommitConfig, clock: Clock
+) -> ShardSession:
+    """Return a session of an application's only shard."""
+    settings = JournalSettings(
+        context=RecordContext("cluster", workload.spec.application, "state", 0),
+        topics=TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1),
+        masters=(os.urandom(32),),
+        entropy=os.urandom,
+        epoch=time.time,
+    )
+    return ShardSession(
+        feed=queue,  # type: ignore[arg-type]  # it has no records to scan
+        journal=Journal(store, settings),
+        workload=workload,
+        shard=0,
+        control="control",
+        policy=policy,
+        start_at="earliest",
+        clock=clock,
+        observer=counts,
+        status=ShardStatus(0),
+    )
 
 
 def workload_of(spec: ApplicationSpec, schemas: Schemas | None = None) -> AppliedWorkload:

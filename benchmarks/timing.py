@@ -18,7 +18,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -27,20 +28,15 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.command import show
+from benchmarks.shard import Counts, Queue, Store, session_of, workload_of
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Stopped, Transaction, Written
+from stream_svt.protocol.ports import Clock, Transaction, Written
 from stream_svt.protocol.records import Records
-from stream_svt.protocol.sealing import RecordContext
-from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.shard_states import ShardStatus
-from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.codec import ARROW_STREAM, QueryDecoder
 from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.datasets import RetiredDatasets
-from stream_svt.settings.sections import CommitConfig, TopicsConfig
+from stream_svt.settings.application import load_spec
+from stream_svt.settings.sections import CommitConfig
 
 BATCH = 2000
 ROWS = 5000
@@ -200,154 +196,56 @@ def by_chance(count: int) -> float:
     return min(1.358 * math.sqrt(2 / count), 1.0)
 
 
-class Watched:
-    """The ports of a session that is fed one batch between two ticks, and the moments at which it is seen to write.
-
-    Args:
-        batches: The values of each batch, in order; the session ends after the last one.
-    """
-
-    spec: ApplicationSpec = load_spec(SPEC)
-    topics = ("t",)
-    partitions = 1
-    version = (0, "")
+class _Ticks(Queue):
+    """Makes a batch of values when it is fetched, and notes when."""
 
     def __init__(self, batches: Sequence[Callable[[random.Random], bytes]]) -> None:
-        self.late: list[float] = []
-        self._batches = list(batches)
-        self._offset = 0
-        self._state: dict[bytes, bytes] = {}
-        self._origin = 0.0
-        self._fetched: float | None = None
+        super().__init__("t")
+        self.fetched: float | None = None
+        self._values = deque(batches)
+        self._begun = time.perf_counter()
 
-    def session(self) -> ShardSession:
-        """Return a session on these ports; its ticks begin now."""
-        topics = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
-        context = RecordContext("cluster", "app", "state", 0)
-        # The ports are ours: Feed, Log, Workload and Observer in one.
-        ports: Any = self
-        settings = JournalSettings(
-            context=context, topics=topics, entropy=random.Random(1).randbytes, epoch=time.time
-        )
-        self._origin = time.perf_counter()
-        return ShardSession(
-            feed=ports,
-            journal=Journal(ports, settings),
-            workload=ports,
-            shard=0,
-            control="control",
-            policy=CommitConfig.model_construct(interval=2000, max_records=20_000, cadence=1000 * CADENCE),
-            start_at="earliest",
-            clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
-            observer=ports,
-            status=ShardStatus(0),
-        )
+    def now(self) -> float:
+        """Return the seconds since the session began."""
+        return time.perf_counter() - self._begun
 
-    def _now(self) -> float:
-        return time.perf_counter() - self._origin
-
-    # Workload
-
-    def gather(self, shard: int, gone: RetiredDatasets) -> Iterable[None]:
-        """There is one dataset."""
-        del shard, gone
-        return ()
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        """Return an engine of one dataset."""
-        return Engine(self.spec, shard=shard, datasets=["a"], key=key, entropy=random.Random(1).randbytes)
-
-    def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
-        """Return the service's own decoder."""
-        del engine
-        return {"t": QueryDecoder("t", DatasetIndex(["a"], partition=0, homes=Homes(1, "murmur2")), ["hot"])}
-
-    # Feed
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the last batch was processed."""
-        return not self._batches
-
-    held = False
-
-    async def wait_for_rebalance(self) -> None:
-        """There is no rebalance."""
-
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Topics begin empty."""
-        return dict.fromkeys(topics, (0, 0))
-
-    async def fetch(self, *_: object) -> Mapping[str, Records]:
+    async def fetch(self, *arguments: object) -> Mapping[str, Records]:
         """Return the next batch."""
-        if not self._batches:
-            raise Stopped
-        self._fetched = self._now()
-        records = queries(self._offset, CADENCE_BATCH, self._batches.pop(0))
-        self._offset += CADENCE_BATCH
-        return {"t": Records.of(records)}
+        if self._values:
+            self.fetched = self.now()
+            made = queries(self.end, CADENCE_BATCH, self._values.popleft())
+            self.batches.append(Records.of(made))
+        return await super().fetch(*arguments)
 
-    async def position(self, topic: str) -> int:
-        """Return where the topic is read on."""
-        return self._offset if topic == "t" else 0
 
-    def _ignore(self, *_: object) -> None:
-        """Nothing comes of it."""
+class _Seen(Store):
+    """Notes how long after the tick that follows a fetch its transaction begins: what a broker can see."""
 
-    seek = high_water = _ignore
-
-    # Log
-
-    async def fence(self) -> None:
-        """There are no others."""
-
-    check_fenced = fence
+    def __init__(self, ticks: _Ticks) -> None:
+        super().__init__()
+        self.late: list[float] = []
+        self._ticks = ticks
 
     async def transact(self, transaction: Transaction) -> Written:
-        """Note how long after the tick that follows the fetch the transaction begins: what a broker can see."""
-        if self._fetched is not None:
-            due = (self._fetched // CADENCE + 1) * CADENCE
-            self.late.append(self._now() - due)
-            self._fetched = None
-        assert not transaction.alerts or self._offset <= CADENCE_BATCH, "every query is a bottom"
-        for key, record in transaction.records.items():
-            self._state.pop(key, None)
-            if record is not None:
-                self._state[key] = record
-        return Written(None, 0)
-
-    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
-        """Return the books."""
-        assert committed in {True, False}
-        return dict(self._state)
-
-    async def read_alerts(
-        self, start: int | None, take: Callable[[Any], None], *, committed: bool = False
-    ) -> tuple[int, int]:
-        """Return that there are none."""
-        del take, committed
-        assert start is None
-        return 0, 0
-
-    # Observer
-
-    committed = _ignore
-
-    def count(self, *_: object, by: int = 1) -> None:
-        """Nothing is counted."""
-
-    def time(self, name: str, seconds: float) -> None:
-        """Nothing is timed."""
+        """Note when a batch is written."""
+        if (fetched := self._ticks.fetched) is not None:
+            self.late.append(self._ticks.now() - (fetched // CADENCE + 1) * CADENCE)
+            self._ticks.fetched = None
+        return await super().transact(transaction)
 
 
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:
     """Return for each batch how long after its tick the transaction with it began."""
-    watched = Watched(batches)
-    session = watched.session()
+    feed, counts = _Ticks(batches), Counts()
+    store = _Seen(feed)
+    policy = CommitConfig.model_construct(interval=2000, max_records=20_000, cadence=int(1000 * CADENCE))
+    clock = Clock(now=feed.now, epoch=time.time, sleep=asyncio.sleep)
+    session = session_of(workload_of(load_spec(SPEC)), store, feed, counts, policy, clock)
     await session.open()
     await session.run()
-    assert len(watched.late) == len(batches)
-    return watched.late
+    assert len(store.late) == len(batches)
+    assert not counts.alerts, "every query is a bottom"
+    return store.late
 
 
 def with_cadence(

@@ -76,7 +76,7 @@ def figure(
     sharey: bool | Literal["row"] = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Draw rows times columns of panels and save the figure at `path` as SVG."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # whose names are literals
         drawn, axes = plt.subplots(
             *grid, figsize=size, squeeze=False, layout="constrained", sharex=sharex, sharey=sharey
         )

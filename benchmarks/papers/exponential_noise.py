@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
-from benchmarks.papers.table import Row, Table, measured
+from benchmarks.papers.table import Row, Table, cell, measured
 from benchmarks.simulation import Floats, Integers, simulate
 from stream_svt.mechanisms import (
     Annealed,
@@ -187,7 +187,7 @@ def measure_gaussian(
                 true = np.count_nonzero(counts[reported] >= threshold)
                 sums[number][:, trial] = len(reported), true, score[reported].sum()
     positives = int(np.count_nonzero(counts >= threshold))
-    return {passes: found(*columns, positives) for passes, columns in sums.items()}
+    return {passes: found(columns[0], columns[1], columns[2], positives) for passes, columns in sums.items()}
 
 
 def ranked(counts: Integers, scale: float, trials: int, generator: np.random.Generator) -> Found:
@@ -248,12 +248,15 @@ def measure_batch(effort: Effort) -> Table:
         for epsilon in EPSILONS:
             for part in (papers_methods, gaussian_methods, ours_and_rankings):
                 rows += [
-                    {"data": data, "epsilon": float(epsilon)}
-                    | {"method": method, "passes": passes, "trials": trials}
+                    cell(data=data, epsilon=float(epsilon), method=method, passes=passes, trials=trials)
                     | runs.row()
                     for method, passes, trials, runs in part(effort, data, epsilon)
                 ]
     return Table("liu-batch", tuple(rows))
+
+
+def _always(correction: Annealed) -> Corrected:
+    return lambda _: correction
 
 
 def measure_passes(effort: Effort) -> Table:
@@ -269,13 +272,13 @@ def measure_passes(effort: Effort) -> Table:
             mechanisms = {"optimal, kept": fixed}
             if passes > 1:
                 falling = replace(ANNEALED, step=(ANNEALED.start - ANNEALED.end) / (passes - 1))
-                ours = replace(OURS, correction=lambda _, falling=falling: falling)
+                ours = replace(OURS, correction=_always(falling))
                 mechanisms["annealed"] = ours.mechanism(epsilon, len(counts))
             for name, mechanism in mechanisms.items():
                 generator = effort.generator("passes", data, name, passes)
-                cell = {"data": data, "epsilon": float(epsilon), "correction": name, "passes": passes}
                 runs = run(mechanism, counts, passes, trials, generator)
-                rows.append(cell | {"trials": trials} | runs.row())
+                place = cell(data=data, epsilon=float(epsilon), correction=name, passes=passes, trials=trials)
+                rows.append(place | runs.row())
     return Table("liu-passes", tuple(rows))
 
 
@@ -322,7 +325,7 @@ def measure_append(effort: Effort) -> Table:
             reported = reports.per_trial()
             true = reports.per_trial(values[reports.item] >= 0)
             rows.append(
-                {"correction": name, "attempts": attempts, "trials": trials}
+                cell(correction=name, attempts=attempts, trials=trials)
                 | measured("precision", true / reported)
                 | measured("recall", true / STREAM_POSITIVES)
                 | measured("false", reported - true)

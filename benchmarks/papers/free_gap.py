@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
-from benchmarks.papers.table import ERROR, Row, Table, measured, paired_ratio
+from benchmarks.papers.table import ERROR, Row, Table, cell, measured, paired_ratio
 from benchmarks.simulation import Floats
 from stream_svt.mechanisms import Mean, Noise, SparseVector, Top, adaptive, sparse_vector
 from stream_svt.mechanisms.estimates import (
@@ -147,7 +147,7 @@ def measure_adaptive(effort: Effort) -> Table:
                 paper = [each.stopped_early(mechanism.branches[-1].charge) for each in ours]
                 left = [float(each.tops[k - 1].left / EPSILON) for each in paper if len(each.tops) >= k]
                 rows.append(
-                    {"data": data, "k": k, "noise": name, "trials": trials}
+                    cell(data=data, k=k, noise=name, trials=trials)
                     | {"ceiling": float(1 - mechanism.threshold_charge / EPSILON) / 2}
                     | measured("left", left)
                     | measured("extra", [len(each.tops) - k for each in paper])
@@ -258,7 +258,8 @@ def measuring_rate(k: int) -> Fraction:
 
 
 def _squares(truth: Floats, *answers: Floats) -> Squares:
-    return ((np.array(answers) - truth) ** 2).sum(axis=1)
+    squares: Squares = ((np.array(answers) - truth) ** 2).sum(axis=1)
+    return squares
 
 
 def _reduction(name: str, runs: Sequence[Squares], kind: str) -> Row:
@@ -303,7 +304,7 @@ def measure_bounds(effort: Effort) -> Table:
                         certified.append(float(np.mean(gaps >= certain)))
                         ours.append(float(np.mean(holds)))
                 rows.append(
-                    {"data": data, "k": k, "noise": name, "trials": trials}
+                    cell(data=data, k=k, noise=name, trials=trials)
                     | measured("paper_all_tests", errors <= least)
                     | measured("paper_alerts", covered)
                     | measured("ours_alerts", ours)

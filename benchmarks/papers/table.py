@@ -70,6 +70,11 @@ def read(directory: Path, name: str) -> Table:
         )
 
 
+def cell(**names: Value) -> Row:
+    """Return the columns that name a row's measurements."""
+    return names
+
+
 def measured(name: str, samples: ArrayLike) -> Row:
     """Return the mean of independent samples and its standard error, as two columns; NaN samples do not count."""
     known = np.asarray(samples, dtype=float)

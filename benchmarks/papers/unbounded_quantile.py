@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from benchmarks.datasets import counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
-from benchmarks.papers.table import Row, Table, measured, middle
+from benchmarks.papers.table import Row, Table, cell, measured, middle
 from stream_svt.demo.scenario import load_baskets
 from stream_svt.mechanisms import Noise
 from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
@@ -86,12 +86,16 @@ _CHUNK = 2048
 
 def answers(data: Integers, level: Fraction, first: int, tests: int) -> Integers:
     """Records below each candidate less the threshold, as `UnboundedQuantile.answers`."""
-    below = np.searchsorted(data, _BELOW[first : first + tests], side="left")
+    below: Integers = np.searchsorted(data, _BELOW[first : first + tests], side="left")
     return below - math.ceil(level * len(data))
 
 
+def _given(drawn: Integers, _branch: int) -> Integers:
+    return drawn
+
+
 def unbounded(
-    data: Integers, level: Fraction, epsilon: Fraction, noise: Noise, rng: np.random.Generator
+    data: Integers, level: Fraction, epsilon: Fraction, rng: np.random.Generator, noise: Noise
 ) -> float:
     """Return the first candidate below which a noisy number of records reaches a noisy level of all records."""
     mechanism = quantile_mechanism(level, epsilon, noise)
@@ -100,7 +104,7 @@ def unbounded(
     for first in range(0, len(CANDIDATES), _CHUNK):
         values = answers(data, level, first, _CHUNK)
         drawn = draws(noise, query.rate, len(values), rng)
-        run, outcomes = mechanism.step(run, values, lambda _branch, drawn=drawn: drawn)
+        run, outcomes = mechanism.step(run, values, partial(_given, drawn))
         if outcomes.tops:
             return float(CANDIDATES[first + outcomes.tops[0].row])
     return float(CANDIDATES[-1])
@@ -120,7 +124,7 @@ def quantile_mechanism(level: Fraction, epsilon: Fraction, noise: Noise) -> Unbo
 
 
 def bounded(
-    data: Integers, level: Fraction, epsilon: Fraction, bound: int, rng: np.random.Generator
+    data: Integers, level: Fraction, epsilon: Fraction, rng: np.random.Generator, bound: int
 ) -> float:
     """Return a whole number from 0 to the bound by the exponential mechanism.
 
@@ -148,7 +152,7 @@ def bounded(
 
 
 def bounded_by_intervals(
-    data: Integers, level: Fraction, epsilon: Fraction, bound: int, rng: np.random.Generator
+    data: Integers, level: Fraction, epsilon: Fraction, rng: np.random.Generator, bound: int
 ) -> float:
     """Return a real number from 0 to the bound by the exponential mechanism, as the papers have it.
 
@@ -169,19 +173,15 @@ Estimator = Callable[[Integers, Fraction, Fraction, np.random.Generator], float]
 
 def estimators(source: Source) -> dict[str, Estimator]:
     """Return the ways to estimate a quantile, by name."""
-    ways: dict[str, Estimator] = {}
-    for name, noise in FAMILIES.items():
-        ways[f"unbounded, {name}"] = lambda data, level, epsilon, rng, noise=noise: unbounded(
-            data, level, epsilon, noise, rng
-        )
-    ways["intervals, tight"] = lambda data, level, epsilon, rng: bounded_by_intervals(
-        data, level, epsilon, source.bound, rng
-    )
-    for name, factor in BOUNDS.items():
-        ways[f"bounded, {name}"] = lambda data, level, epsilon, rng, bound=factor * source.bound: bounded(
-            data, level, epsilon, bound, rng
-        )
-    return ways
+    return {
+        **{f"unbounded, {name}": partial(unbounded, noise=noise) for name, noise in FAMILIES.items()},
+        "intervals, tight": partial(bounded_by_intervals, bound=source.bound),
+        **{f"bounded, {name}": partial(bounded, bound=each * source.bound) for name, each in BOUNDS.items()},
+    }
+
+
+def _bound(*_: object, bound: int) -> float:
+    return float(bound)
 
 
 def quantile_of(data: Integers, level: Fraction) -> float:
@@ -206,7 +206,7 @@ def measure_quantiles(effort: Effort) -> Table:
                     errors[trial] = abs(answer - quantile_of(data, level))
                     ranks[trial] = _rank_error(data, answer, level)
                 rows.append(
-                    {"data": name, "level": float(level), "method": method, "trials": trials}
+                    cell(data=name, level=float(level), method=method, trials=trials)
                     | middle("error", errors)
                     | measured("mean_error", errors)
                     | measured("rank_error", ranks)
@@ -230,9 +230,7 @@ def measure_sums(effort: Effort) -> Table:
         progress(f"clipped sums of {name}")
         ways = estimators(source)
         for factor_name, factor in BOUNDS.items():
-            ways[f"the bound itself, {factor_name}"] = (
-                lambda _data, _level, _epsilon, _rng, bound=(factor * source.bound): float(bound)
-            )
+            ways[f"the bound itself, {factor_name}"] = partial(_bound, bound=factor * source.bound)
         for method, estimate in ways.items():
             for text in CLIP_LEVELS:
                 level = Fraction(text)
@@ -249,7 +247,7 @@ def measure_sums(effort: Effort) -> Table:
                     noisy = sums.release(data, clip, int(draws(law.noise, law.rate, 1, rng)[0]))
                     errors[trial] = abs(noisy - data.sum()) / data.sum()
                 rows.append(
-                    {"data": name, "level": float(text), "method": method, "trials": trials}
+                    cell(data=name, level=float(text), method=method, trials=trials)
                     | middle("error", errors)
                     | measured("mean_error", errors)
                 )

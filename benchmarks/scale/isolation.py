@@ -28,8 +28,8 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.application import Application, Worker, wait
-from stream_svt.service.codec import partition_of
 from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.homes import Homes
 
 SHARDS = 4
 BROKEN = 0
@@ -81,7 +81,7 @@ def _await(workers: Sequence[Worker], wanted: dict[int, set[str]]) -> None:
 async def _damage(servers: str, topic: str) -> None:
     """Change one byte of a dataset's newest record on the broken shard's partition."""
     place = TopicPartition(topic, BROKEN)
-    name = next(name for name in DATASETS if partition_of(name.encode(), SHARDS) == BROKEN)
+    name = next(name for name in DATASETS if Homes(SHARDS, "murmur2").of(name.encode()) == BROKEN)
     newest = b""
     reader = AIOKafkaConsumer(
         bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"

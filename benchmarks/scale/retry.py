@@ -18,9 +18,10 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
-from benchmarks import peers, service
+from benchmarks import peers
 from benchmarks.application import PARTITIONS, PATIENCE, Application, Worker, monitor
 from benchmarks.command import say
+from benchmarks.service.reading import datasets
 from stream_svt.service.embedded import EmbeddedKafka
 
 SERIES = 20
@@ -88,7 +89,7 @@ def measure() -> dict[str, float]:
         application = Application(
             servers=kafka.bootstrap_servers,
             directory=Path(directory),
-            names=service.datasets(DATASETS // PARTITIONS),
+            names=datasets(DATASETS // PARTITIONS),
             monitors=[monitor("retry", append="retry")],
         )
         read = asyncio.run(_write(application, 0, BACKLOG))

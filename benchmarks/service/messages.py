@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Callable
 
 from benchmarks import peers
 from benchmarks.application import PARTITIONS
@@ -46,7 +47,7 @@ def figures(
             commit = {"look_every": look_every, "max_records": commit_records}
             return worker_reading(servers, names, TOPIC, messages, tops=tops, **commit)
 
-        sides = {
+        sides: dict[str, Callable[[], Reading]] = {
             "getmany": lambda: peers.getmany_reading(servers, TOPIC),
             "worker": worker,
             "tuned_getmany": lambda: peers.getmany_reading(servers, TOPIC, tuned=True),

@@ -35,7 +35,8 @@ from benchmarks.service.reading import (
     worker_reading,
 )
 from stream_svt.protocol.records import OneRecord, Records
-from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.homes import Homes
 

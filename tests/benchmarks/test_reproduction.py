@@ -88,7 +88,7 @@ def test_the_bounded_quantile_prefers_numbers_as_its_law_says():
     rng = np.random.default_rng(5)
     data = np.array([2, 2, 7])
     level, epsilon, bound, draws = 0.5, 2, 9, 10_000
-    answers = [unbounded_quantile.bounded(data, level, epsilon, bound, rng) for _ in range(draws)]
+    answers = [unbounded_quantile.bounded(data, level, epsilon, rng, bound) for _ in range(draws)]
     # Records below and up to each number 0..9, and the distance of rank 1.5 from them.
     below = np.array([0, 0, 0, 2, 2, 2, 2, 2, 3, 3])
     up_to = np.array([0, 0, 2, 2, 2, 2, 2, 3, 3, 3])
@@ -102,7 +102,7 @@ def test_the_unbounded_quantile_is_exact_when_epsilon_is_large():
     data = np.arange(1000)
     rng = np.random.default_rng(5)
     for noise in unbounded_quantile.FAMILIES.values():
-        answer = unbounded_quantile.unbounded(data, unbounded_quantile.Fraction("0.9"), 1000, noise, rng)
+        answer = unbounded_quantile.unbounded(data, unbounded_quantile.Fraction("0.9"), 1000, rng, noise)
         assert answer == pytest.approx(900, rel=0.002)
 
 
