@@ -97,17 +97,21 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     def run_state(self, monitor: str) -> RunState:
         """Return the state of a monitor; create it if the monitor has none yet."""
-        return self.run_states.setdefault(monitor, RunState())
+        found = self.run_states.get(monitor)
+        if found is None:
+            found = self.run_states[monitor] = RunState()
+        return found
 
     def account(self, charge: int) -> Account:
         """Return the account after a charge, in the form that events carry."""
-        ledger, kind = self.ledger, self.ledger.kind
+        ledger = self.ledger
+        units = ledger.kind.units  # as in `to_float`
         return Account(
-            measure=kind.measure,
-            charge=to_float(charge, kind),
-            spent=to_float(ledger.spent, kind),
-            reserved=to_float(ledger.reserved, kind),
-            limit=to_float(ledger.limit, kind),
+            measure=ledger.kind.measure,
+            charge=charge / units,
+            spent=ledger.spent / units,
+            reserved=ledger.reserved / units,
+            limit=ledger.limit / units,
         )
 
     def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:

@@ -97,10 +97,10 @@ class Grid:
         steps = math.ceil(number / self.granularity)
         return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
 
-    def real(self, steps: int) -> float:
-        """Return steps in real units, for reports."""
+    def real(self, *steps: int) -> list[float]:
+        """Return numbers of steps in real units, for reports."""
         numerator, denominator = self.granularity.as_integer_ratio()
-        return steps * numerator / denominator  # rounded once, as a Fraction is
+        return [each * numerator / denominator for each in steps]  # rounded once, as a Fraction is
 
 
 @dataclass(slots=True, repr=False)

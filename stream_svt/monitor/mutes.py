@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import ClassVar
@@ -14,13 +14,13 @@ from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import StoredMute
-from stream_svt.monitor.texts import TextList, hash_of
+from stream_svt.monitor.texts import TextList
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
 NEVER_MUTED = -1
 """A clock before all others."""
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = 0x9E3779B97F4A7C15
 _ALL = 2**64 - 1
 _SMALLEST, _LOAD = 2**14, 64
 
@@ -39,12 +39,15 @@ class Mutes(Queue[StoredMute]):
 
     def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
         """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
-        self._discard(takewhile(lambda mute: _end(mute) <= clock_ms, self.entries.values()))
-        if series in self.entries:
+        entries = self.entries
+        if entries and _end(next(iter(entries.values()))) <= clock_ms:
+            self._discard(takewhile(lambda mute: _end(mute) <= clock_ms, entries.values()))
+        if series in entries:
             self.remove(series)
         self.count += 1
         self.put(StoredMute(self.count, series, until))
-        return self._discard(islice(self.entries.values(), max(0, len(self.entries) - max_mutes)))
+        over = len(entries) - max_mutes
+        return self._discard(islice(entries.values(), over)) if over > 0 else []
 
     def end_run(self) -> None:
         """End the mutes that hold until the run ends."""
@@ -76,15 +79,15 @@ class MuteFilter:
         """Return the indexes of queries that may be muted, given dataset and hash of their series."""
         return np.flatnonzero(self._marks.take(self._indexes(datasets, hashes)))
 
-    def add(self, dataset: int, series: Sequence[str]) -> None:
+    def add(self, dataset: int, *hashes: int) -> None:
         """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
-        self._count += len(series)
+        self._count += len(hashes)
         self._datasets.add(dataset)
         if self._count * _LOAD > len(self._marks):
             self._rebuild(self._datasets)
-        else:
-            for name in series:
-                self._marks[self._index(dataset, hash_of(name.encode()))] = True
+            return
+        for one in hashes:  # as in `_indexes`, without arrays
+            self._marks[((one ^ dataset * _SPREAD) * _SPREAD & _ALL) >> self._shift] = True
 
     def _rebuild(self, datasets: Collection[int]) -> None:
         """Mark the mutes of these datasets, which are all that may have some."""
@@ -97,15 +100,12 @@ class MuteFilter:
         sizes = [len(series) for series in entries.values()]
         self._count = sum(sizes)
         self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
+        self._shift = 65 - len(self._marks).bit_length()
         numbers = np.repeat(np.array(list(entries), dtype=np.int64), sizes)
         series = TextList([mute.name for held in entries.values() for mute in held.values()])
         self._marks[self._indexes(numbers, series.hashes())] = True
 
     def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
-        keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD
-        return (keys >> np.uint64(65 - len(self._marks).bit_length())).view(np.int64)
-
-    def _index(self, dataset: int, series_hash: int) -> int:
-        """Return `_indexes` of one query, without arrays."""
-        key = (series_hash ^ dataset * int(_SPREAD)) * int(_SPREAD)
-        return (key & _ALL) >> 65 - len(self._marks).bit_length()
+        spread = np.uint64(_SPREAD)
+        keys = (hashes ^ (datasets.view(np.uint64) * spread)) * spread
+        return (keys >> np.uint64(self._shift)).view(np.int64)

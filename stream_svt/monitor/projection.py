@@ -15,6 +15,7 @@ from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import DatasetView, MonitorTotals, MonitorView, OtherTotals, Totals
 from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.shard_datasets import KINDS, SHOWN
 from stream_svt.monitor.snapshot import PAUSED, Figures, RunState, State
 from stream_svt.privacy.loss import Kind, to_float
@@ -145,24 +146,9 @@ class Projection:
             spent=to_float(ledger.spent, kind),
             reserved=to_float(ledger.reserved, kind),
             monitors=[
-                MonitorView(
-                    monitor=name,
-                    state=run_state.shown,
-                    run=run_state.run,
-                    run_alerts=run_state.run_tops,
-                    alerts=run_state.tops,
-                    runs=run_state.runs,
-                    halts=run_state.halts,
-                    spent=to_float(run_state.spent, kind),
-                    run_left=to_float(run_state.left, Kind.PURE),
-                    muted=runner.runs.muted(number),
-                    queued=runner.runs.queued(number),
-                    top_branch_only=runner.runs.top_branch_only(run_state),
-                    next_run=runner.runs.limited_until(number, run_state),
-                )
+                _view(number, runner.runs, account.run_states.get(name, _NO_RUN), kind)
                 for name, runner in self._runners.items()
                 if runner.runs.covers[number]
-                for run_state in [account.run_states.get(name, _NO_RUN)]
             ],
         )
 
@@ -192,6 +178,25 @@ class Projection:
                 if self._members[group]
             },
         )
+
+
+def _view(number: int, runs: Runs, run_state: RunState, kind: Kind) -> MonitorView:
+    """Return the released state of a monitor on a dataset."""
+    return MonitorView(
+        monitor=runs.name,
+        state=run_state.shown,
+        run=run_state.run,
+        run_alerts=run_state.run_tops,
+        alerts=run_state.tops,
+        runs=run_state.runs,
+        halts=run_state.halts,
+        spent=to_float(run_state.spent, kind),
+        run_left=to_float(run_state.left, Kind.PURE),
+        muted=runs.muted(number),
+        queued=runs.queued(number),
+        top_branch_only=runs.top_branch_only(run_state),
+        next_run=runs.limited_until(number, run_state),
+    )
 
 
 def sums_of(totals: Iterable[Totals]) -> Totals:

@@ -177,17 +177,18 @@ class QueueJournal:
         size = len(line) + _NUMBER_BYTES * len(gone)
         if self._open.size + size > RECORD_BYTES:
             self._end_record()
-        if queue not in self._groups:
-            self._groups[queue] = [], []
+        group, stored = self._groups.get(queue), self._open
+        if group is None:
+            group = self._groups[queue] = [], []
             size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
-            self._open.queues.append(queue)
+            stored.queues.append(queue)
             queue.newest_record = -1 if queue.dropped else self._next
-        numbers, lines = self._groups[queue]
-        numbers += gone
+        if gone:
+            group[0].extend(gone)
         if entry is not None:
-            lines.append(msgspec.Raw(line))
-            self._open.entries.append((queue, entry))
-        self._open.size += size
+            group[1].append(msgspec.Raw(line))
+            stored.entries.append((queue, entry))
+        stored.size += size
         self._written_bytes += size
 
     def _end_record(self) -> None:

@@ -53,7 +53,7 @@ CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
 """Events that a successor relies on: with a sealing key configured, they carry a proof of their writer."""
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class Account(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A dataset's account after an event.
 
     ``charge`` is what this event added to ``spent``; ``measure`` is "epsilon" or "rho" and holds for all four.
@@ -66,7 +66,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     limit: float
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class Position(msgspec.Struct, frozen=True, gc=False):
     """Position of a query on Kafka; ``row`` counts inside a columnar record and is 0 for JSON."""
 
     topic: str
@@ -75,14 +75,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     row: int
 
 
-class NoiseLaw(msgspec.Struct, frozen=True, kw_only=True):
+class NoiseLaw(msgspec.Struct, frozen=True, gc=False):
     """A noise family ("exponential", "laplace") and its scale in real units, public by configuration."""
 
     family: str
     scale: float
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
+class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A top: one released outcome of a charged test.
 
     Attributes:
@@ -118,7 +118,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     spec_hash: str
 
 
-class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
+class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Any other event of a monitor, a dataset or a shard; the event's ``type`` names it.
 
     ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the mute's
@@ -133,7 +133,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     detail: dict[str, Any] = {}
 
 
-class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
+class ReleasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One event without its time, which the service sets when the event enters the outbox.
 
     Attributes:
@@ -233,21 +233,9 @@ def encode(
     bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
     ``prove`` makes a proof of the writer from `proved_content`.
     """
-    document = _Document(
-        specversion="1.0",
-        id=event.id,
-        source=f"/stream-svt/{application}",
-        type=event.type,
-        subject=event.subject,
-        time=time,
-        datacontenttype="application/json",
-        shard=shard,
-        sequence=event.sequence,
-        origin=origin,
-        stateid=state_id,
-        command=command,
-        data=event.data,
-    )
+    source, unset = f"/stream-svt/{application}", msgspec.UNSET
+    context = source, event.type, event.subject, time, "application/json", shard, event.sequence, origin
+    document = _Document("1.0", event.id, *context, state_id, command, unset, event.data)
     encoded = _ENCODER.encode(document)
     if prove is None:
         return encoded
@@ -255,7 +243,7 @@ def encode(
     return _ENCODER.encode(msgspec.structs.replace(document, proof=proof))
 
 
-class _Document(msgspec.Struct, kw_only=True):
+class _Document(msgspec.Struct, gc=False):
     """An event in the order in which its attributes are written."""
 
     specversion: str
@@ -270,7 +258,7 @@ class _Document(msgspec.Struct, kw_only=True):
     origin: str
     stateid: str
     command: int
-    proof: str | msgspec.UnsetType = msgspec.UNSET
+    proof: str | msgspec.UnsetType
     data: Alert | Lifecycle
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from stream_svt.mechanisms.estimates import GapBounds
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MuteFilter, Mutes
@@ -22,6 +22,7 @@ from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import NOT_COUNTED, PAUSED, SECRETS, RunState, Signal, State
+from stream_svt.monitor.texts import hash_of
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -39,6 +40,7 @@ Q = TypeVar("Q", bound=Queue[Any])
 class AlertTerms:
     """What all alerts of one branch have in common."""
 
+    branch: Branch
     bounds: GapBounds
     threshold_noise: NoiseLaw
     query_noise: NoiseLaw
@@ -46,24 +48,25 @@ class AlertTerms:
     granularity: float
 
     @classmethod
-    def of(cls, spec: MonitorSpec, mechanism: SparseVector, branch: int) -> AlertTerms:
+    def of(cls, spec: MonitorSpec, mechanism: SparseVector, number: int) -> AlertTerms:
         """Return the terms of a branch, by its number."""
-        laws = query, threshold = mechanism.branch_laws[branch], mechanism.threshold_law
-        scales = [NoiseLaw(family=law.noise.value, scale=float(spec.granularity / law.rate)) for law in laws]
-        bounds = GapBounds.of(query, threshold, spec.beta)
-        return cls(bounds, scales[1], scales[0], float(spec.beta), float(spec.granularity))
+        laws = query, threshold = mechanism.branch_laws[number], mechanism.threshold_law
+        scales = [NoiseLaw(law.noise.value, float(spec.granularity / law.rate)) for law in laws]
+        bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
+        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), float(spec.granularity))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
 
-    ``alerts`` has the terms of alerts by branch.
+    ``smallest_units`` are those of the cheapest top, ``alerts`` has the terms of alerts by branch.
     """
 
     spec: MonitorSpec
     hash: str
     mechanism: SparseVector
+    smallest_units: int
     grid: Grid
     alerts: tuple[AlertTerms, ...]
 
@@ -74,7 +77,7 @@ class Plan:
         low, high = spec.grid_bounds
         mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
-        return cls(spec, spec.hash(), mechanism, grid, tuple(alerts))
+        return cls(spec, spec.hash(), mechanism, mechanism.smallest_units, grid, tuple(alerts))
 
 
 class Status:
@@ -314,22 +317,21 @@ class Runs:
 
     def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
         """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
-        accounts, dataset = self.accounts, crossing.dataset
-        account, run_state = self._to_change(dataset)
-        mechanism = self.plan.mechanism
-        charge = account.charge_top(run_state, mechanism.branches[crossing.branch].charge_units)
+        accounts, dataset, plan = self.accounts, crossing.dataset, self.plan
+        account, run_state = accounts.to_change(self.name, dataset)
+        charge = account.charge_top(run_state, plan.alerts[crossing.branch].branch.charge_units)
         run_state.run_tops += 1
         run_state.tops += 1
-        is_last = run_state.left < mechanism.smallest_units
+        is_last = run_state.left < plan.smallest_units
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
         accounts.add_size(series or "", crossing.query_id)
-        ended = self._mute(account, run_state, crossing, clock_ms)
+        ended = self._mute(account, run_state.run, crossing, clock_ms)
         if is_last:
             run_state.halts += 1
-            run_state.stopped = run_state.stopped or self.spec.on_halt == "stop"
+            run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
             account.end_run(run_state)
             self._announce(EventType.RUN_HALTED, dataset, "cutoff")
             self._ended(dataset, run_state)
@@ -338,28 +340,27 @@ class Runs:
         return ended
 
     def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
-        plan, spec, grid = self.plan, self.spec, self.plan.grid
-        branch, terms = plan.mechanism.branches[crossing.branch], plan.alerts[crossing.branch]
+        plan, terms, gap = self.plan, self.plan.alerts[crossing.branch], crossing.gap
+        branch, bounds = terms.branch, terms.bounds
         correction = branch.correction(crossing.attempt)
         bar = crossing.threshold + correction
-        bound = terms.bounds.lower_bound(bar, crossing.gap)
-        guess = None if bound is None else terms.bounds.estimate(bar, crossing.gap) * terms.granularity
-        shard, offset, row = self.accounts.shard, crossing.offset, crossing.row
+        bound = bounds.lower_bound(bar, gap)
+        reals = plan.grid.real(crossing.threshold, correction, gap, bound or 0)
         return Alert(
             dataset=account.name,
-            monitor=spec.name,
+            monitor=self.name,
             series=crossing.series,
             query_id=crossing.query_id,
-            position=Position(topic=spec.topic, partition=shard, offset=offset, row=row),
-            threshold=grid.real(crossing.threshold),
-            correction=grid.real(correction),
-            gap=grid.real(crossing.gap),
+            position=Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
+            threshold=reals[0],
+            correction=reals[1],
+            gap=reals[2],
             branch=branch.name,
             attempt=crossing.attempt + 1,
             threshold_noise=terms.threshold_noise,
             query_noise=terms.query_noise,
-            estimate=guess,
-            bound=None if bound is None else grid.real(bound),
+            estimate=None if bound is None else bounds.estimate(bar, gap) * terms.granularity,
+            bound=None if bound is None else reals[3],
             beta=terms.beta,
             run=run_state.run,
             number=run_state.run_tops,
@@ -367,10 +368,8 @@ class Runs:
             spec_hash=plan.hash,
         )
 
-    def _mute(
-        self, account: DatasetAccount, run_state: RunState, crossing: Crossing, clock_ms: int
-    ) -> list[str]:
-        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
+    def _mute(self, account: DatasetAccount, run: int, crossing: Crossing, clock_ms: int) -> list[str]:
+        dataset, series, rule = crossing.dataset, crossing.series, self.plan.spec.mute
         if series is None or rule is Mute.NONE:
             return []
         until: int = FOR_EVER
@@ -381,10 +380,9 @@ class Runs:
             until = text = clock_ms + rule
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
-        ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
-        self.filter.add(dataset, [series])
-        kind, run = EventType.MUTED, run_state.run
-        self.accounts.announce(kind, account, "alert", self.name, run, series=series, until=text)
+        ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
+        self.filter.add(dataset, hash_of(series.encode()))
+        self.accounts.announce(EventType.MUTED, account, "alert", self.name, run, series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from operator import mul
+from struct import unpack
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -230,10 +232,9 @@ def first_words(buffer: bytes, start: Integers, length: Integers) -> Hashes:
 
 def hash_of(text: bytes) -> int:
     """Return the hash of one text in UTF-8: `hashes_of` for a single one, without arrays."""
-    multipliers = _multipliers(1 + 2 * -(-len(text) // _WORD))
-    found = (len(text) + 1) * multipliers[0]
-    for number, at in enumerate(range(0, len(text), 4), start=1):
-        found += int.from_bytes(text[at : at + 4], "little") * multipliers[number]
+    count = 2 * -(-len(text) // _WORD)
+    words = unpack(f"<{count}I", text.ljust(4 * count, b"\0"))
+    found: int = sum(map(mul, _multipliers(1 + count), (len(text) + 1, *words)))
     return found & _ALL
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextList, hash_of
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -18,8 +18,8 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         mutes = held[dataset] = Mutes(QueueJournal(), "m", f"d{dataset}")
         for name in (f"s{k}" for k in range(dataset, 3000, 3)):
             mutes.add(name, UNTIL_RUN_ENDS, 0, max_mutes=1000)
-            found.add(dataset, () if at_once else [name])
-        found.add(dataset, [*mutes.entries] if at_once else ())
+            found.add(dataset, *([] if at_once else [hash_of(name.encode())]))
+        found.add(dataset, *([hash_of(name.encode()) for name in mutes.entries] if at_once else ()))
     for dataset in range(3):
         hits = [
             len(found.hits(np.full(1000, dataset), TextList([*held[other].entries]).hashes()))
@@ -29,7 +29,7 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         assert sum(hits) < 1500
     for mutes in held.values():
         mutes.end_run()
-    found.add(0, [f"more-{number}" for number in range(10_000)])
+    found.add(0, *(hash_of(b"more-%d" % number) for number in range(10_000)))
     assert (
         found.hits(np.zeros(1000, dtype=np.int64), TextList([str(k) for k in range(1000)]).hashes()).size
         < 100
