@@ -107,7 +107,8 @@ class TextSlices:
     def hashes(self) -> Hashes:
         """See `Texts`."""
         if self._hashes is None:
-            self._hashes = hashes_of(self._buffer, self._start, self._length)
+            start, length = (column.astype(np.int64, copy=False) for column in (self._start, self._length))
+            self._hashes = hashes_of(self._buffer, start, length)
         return self._hashes
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _Arrow: TypeAlias = Any  # pyarrow has no types
 _Integers: TypeAlias = NDArray[np.int64]
 _Mask: TypeAlias = NDArray[np.bool_]
+_Answers: TypeAlias = _Mask | np.bool_
+"""Answers by row, or one for all rows."""
 _Numbers: TypeAlias = tuple[_Integers, _Integers | None]
 """Whole parts and fractions, None where no number of the type has a fraction."""
 _Entries = TypeVar("_Entries")
@@ -53,6 +56,9 @@ _TINY: Final = 1e-300
 _ALL_VALID: Final = bytes([255]) * (MAX_ROWS // 8 + 1)
 """Bits of a column without nulls, which need not have any: of its rows or its entries of at least a byte."""
 
+_AS_IS: Final = np.dtype(np.int32), np.dtype(np.int64)
+"""Types of codes that are not converted."""
+
 _NOTHING: Final[_Integers] = np.zeros(0, np.int64)
 
 _DIGITS: Final = 18
@@ -72,16 +78,17 @@ class MalformedColumns(Exception):
     """A malformed columnar record; the argument is the `Reason`."""
 
 
-def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
+def read(message: bytes | memoryview, batch: QueryBatch, monitors: Collection[str]) -> None:
     """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns.
 
     The columns of the record's offset, time and dataset, and of the row numbers, are left to the caller.
     """
     parts = _parts(message)
+    rows = sum(part.num_rows for part in parts)
     closed = _closed(parts)
     ids = _texts(parts, "id", Reason.BAD_ID)
     lacks_id = ids.missing
-    if len(closed) and lacks_id.all() and not closed.any():
+    if lacks_id.all() and rows and not closed.any():
         raise MalformedColumns(Reason.MISSING_ID)  # at once: such rows cost the sender nothing
     series = _texts(parts, "series", Reason.BAD_SERIES)
     sets = _texts(parts, "set", Reason.BAD_SET)
@@ -89,34 +96,38 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     columns = ids, series, sets, names
     if sum(column.most() for column in columns) > MAX_TEXT_IN_ALL < sum(map(_Texts.characters, columns)):
         raise MalformedColumns(Reason.TOO_LARGE)
-    has_set = ~sets.missing
     batch.monitor = names.of(~(names.missing | lacks_id | closed))
     unknown = (row for row, name in batch.monitor.items() if name not in monitors)
     faults = [
-        *((row, Reason.MISSING_ID) for row in np.flatnonzero(lacks_id & ~closed)[:1]),
-        *((row, Reason.BAD_SET) for row in np.flatnonzero(closed & ~has_set)[:1]),
+        *((row, Reason.MISSING_ID) for row in _first(lacks_id & ~closed)),
+        *((row, Reason.BAD_SET) for row in _first(closed & sets.missing)),
         *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
     ]
     if faults:
         raise MalformedColumns(min(faults)[1])
-    batch.threshold = {row: limit for row, limit in _limits(parts).items() if not closed[row]}
+    batch.threshold, batch.markers = _limits(parts), sets.of(closed)
     batch.whole, batch.fraction = _values(parts)
-    if markers := sets.of(closed):
-        batch.markers, rows = markers, [*markers]
-        batch.whole[rows] = 0
+    if marked := [*batch.markers]:
+        batch.threshold = {row: limit for row, limit in batch.threshold.items() if row not in batch.markers}
+        batch.whole[marked] = 0
         if batch.fraction is not None:
-            batch.fraction[rows] = 0
-        series.remove(rows)
+            batch.fraction[marked] = 0
+        series = series.without(marked)
     batch.series, batch.query_id = series.texts, ids.texts
-    if has_set.any():
-        found, which = sets.texts.at(np.arange(len(closed)))
+    if rows and not sets.missing.all():
+        found, which = sets.texts.at(np.arange(rows))
         batch.set_id = [found[index] for index in which.tolist()]
+
+
+def _first(answers: _Answers) -> list[int]:
+    """Return the first row whose answer is yes, if there is one."""
+    return [int(answers.argmax())] if answers.any() else []
 
 
 # The stream
 
 
-def _parts(message: bytes) -> list[_Arrow]:
+def _parts(message: bytes | memoryview) -> list[_Arrow]:
     """Return the record batches of a stream; their columns are not validated yet."""
     parts: list[_Arrow] = []
     rows = 0
@@ -180,7 +191,8 @@ def _each(
 ) -> Iterator[tuple[int, _Integers | None, _Entries | None]]:
     """Yield of each batch its rows, and of its column the codes and the converted entries; None for no column.
 
-    Without a dictionary the codes are None, and each row has its entry. A dictionary is converted once.
+    Without a dictionary the codes are None, and each row has its entry. A dictionary is converted once. ``convert``
+    validates the entries.
     """
     known: dict[tuple[int, ...], _Entries] = {}
     for part in parts:
@@ -188,7 +200,6 @@ def _each(
             if (column := _column(part, name)) is not None:
                 codes, entries = _split(column)
                 if (key := _place(entries)) not in known:
-                    entries.validate(full=True)
                     known[key] = convert(entries)
         yield (part.num_rows, None, None) if column is None else (part.num_rows, codes, known[key])
 
@@ -212,7 +223,9 @@ def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
     codes: _Integers | None = None
     while pa.types.is_dictionary(column.type):
         column.validate()
-        found, size = _fixed(column.indices).astype(np.int64), len(column.dictionary)
+        found, size = _fixed(column.indices), len(column.dictionary)
+        if column.null_count or found.dtype not in _AS_IS:
+            found = found.astype(np.int64)
         inside = found if column.null_count == 0 else found[_valid(column.indices)]
         if inside.min(initial=0) < 0 or inside.max(initial=-1) >= size:
             raise pa.ArrowInvalid("an index beyond its dictionary")
@@ -239,17 +252,21 @@ def _valid(column: _Arrow) -> _Mask:
     return np.unpackbits(bits, bitorder="little", count=size)[column.offset :].view(np.bool_)
 
 
-def _closed(parts: Sequence[_Arrow]) -> _Mask:
+def _closed(parts: Sequence[_Arrow]) -> _Answers:
     """Return which rows are markers."""
 
     def flags(entries: _Arrow) -> _Mask:
+        entries.validate(full=True)
         if not pa.types.is_boolean(entries.type):
             raise MalformedColumns(Reason.BAD_SET)
         found: _Mask = entries.fill_null(False).to_numpy(zero_copy_only=False)
         return found
 
+    found = [*_each(parts, "closed", flags)]
+    if all(entries is None for _, _, entries in found):
+        return np.False_
     closed = [np.zeros(0, np.bool_)]
-    for rows, codes, entries in _each(parts, "closed", flags):
+    for rows, codes, entries in found:
         if entries is None:
             closed.append(np.zeros(rows, np.bool_))
         else:
@@ -260,7 +277,7 @@ def _closed(parts: Sequence[_Arrow]) -> _Mask:
 # Texts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Slices:
     """Texts as slices of a buffer of UTF-8; a length of -1 stands for null."""
 
@@ -270,16 +287,32 @@ class _Slices:
 
     @classmethod
     def of(cls, column: _Arrow) -> _Slices:
-        """Return the texts of a valid column of strings."""
-        _, offsets, text = column.buffers()
+        """Return the texts of a column of strings; raises what pyarrow does if it is not valid."""
+        column.validate()
+        bits, offsets, text = column.buffers()
         kind = np.dtype("<i8" if pa.types.is_large_string(column.type) else "<i4")
         ends = np.zeros(1, kind)
         if len(column):
             ends = np.frombuffer(offsets, kind, len(column) + 1, column.offset * kind.itemsize)
-        length = np.diff(ends).astype(np.int64)
-        if column.null_count:
-            length[~_valid(column)] = -1
-        return cls(text.to_pybytes() if text else b"", ends[:-1].astype(np.int64), length)
+        start, length, buffer = ends[:-1], ends[1:] - ends[:-1], text.to_pybytes() if text else b""
+        found = cls(buffer, start, length)
+        # Differences of fewer than 2^31 characters in all have not overflowed.
+        rises = found.shortest >= 0 and found.longest * len(column) < 1 << 31
+        if bits is not None or column.null_count or not rises or not buffer.isascii():
+            column.validate(full=True)
+            if column.null_count:
+                return cls(buffer, start, np.where(_valid(column), length, -1))
+        return found
+
+    @cached_property
+    def shortest(self) -> int:
+        """The smallest length, at most 1."""
+        return int(self.length.min(initial=1))
+
+    @cached_property
+    def longest(self) -> int:
+        """The largest length, at least 0."""
+        return int(self.length.max(initial=0))
 
     def characters(self) -> _Integers:
         """Return the number of characters of each text, 0 for null."""
@@ -305,12 +338,13 @@ class _Texts:
         return len(self.entries.length if self.codes is None else self.codes)
 
     @property
-    def missing(self) -> _Mask:
+    def missing(self) -> _Answers:
         """Rows without a text."""
-        empty = self.entries.length < 0
-        if self.codes is not None and not empty.any():
-            return self.codes < 0
-        return self._by_row(empty, np.True_)
+        if not len(self.entries.length):
+            return np.bool_(self.rows > 0)
+        if self.entries.shortest >= 0:
+            return np.False_ if self.codes is None else self.codes < 0
+        return self._by_row(self.entries.length < 0, np.True_)
 
     @property
     def texts(self) -> Texts:
@@ -320,28 +354,36 @@ class _Texts:
 
     def check(self, reason: Reason) -> None:
         """Reject the record if a row has an empty text or one that is too long."""
-        length = self.entries.length
-        if (odd := (length == 0) | (length > MAX_TEXT)).any():  # few texts are longer in bytes
-            odd &= (length == 0) | (self.entries.characters() > MAX_TEXT)
+        entries = self.entries
+        if entries.shortest > 0 and entries.longest <= MAX_TEXT:  # few texts are longer in bytes
+            return
+        odd = (entries.length == 0) | (entries.length > MAX_TEXT)
+        if odd.any():
+            odd &= (entries.length == 0) | (entries.characters() > MAX_TEXT)
             if self._by_row(odd, np.False_).any():
                 raise MalformedColumns(reason)
 
     def most(self) -> int:
         """Return an upper bound of the number of characters in all rows."""
-        return self.rows * int(self.entries.length.max(initial=0))
+        return self.rows * self.entries.longest
 
     def characters(self) -> int:
         """Return the number of characters in all rows."""
         return int(self._by_row(self.entries.characters(), np.int64(0)).sum())
 
-    def remove(self, rows: Sequence[int]) -> None:
-        """Remove the texts of some rows."""
-        (self.entries.length if self.codes is None else self.codes)[rows] = -1
+    def without(self, rows: Sequence[int]) -> _Texts:
+        """Return the texts, none for some rows."""
+        column = (self.entries.length if self.codes is None else self.codes).copy()
+        column[rows] = -1
+        if self.codes is not None:
+            return _Texts(self.entries, column)
+        return _Texts(_Slices(self.entries.buffer, self.entries.start, column), None)
 
-    def of(self, mask: _Mask) -> dict[int, str]:
-        """Return the texts of the rows of a mask, none of them missing, by row; an entry is decoded once."""
-        if not len(rows := np.flatnonzero(mask)):
+    def of(self, answers: _Answers) -> dict[int, str]:
+        """Return the texts of rows, none of them missing, by row; an entry is decoded once."""
+        if not answers.any():
             return {}
+        rows = np.flatnonzero(np.broadcast_to(answers, self.rows))
         codes = rows if self.codes is None else self.codes[rows]
         used = np.zeros(len(self.entries.length), np.bool_)
         used[codes] = True
@@ -356,6 +398,7 @@ def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
 
     def slices(entries: _Arrow) -> _Slices:
         if not (pa.types.is_string(entries.type) or pa.types.is_large_string(entries.type)):
+            entries.validate(full=True)
             raise MalformedColumns(reason)
         return _Slices.of(entries)
 
@@ -369,7 +412,8 @@ def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _
     if len(pieces) == 1 and (only := pieces[0][2]) is not None:
         return _Texts(only, pieces[0][1])
     if not any(entries for _, _, entries in pieces):
-        return _Texts(_Slices(b"", _NOTHING, _NOTHING), np.full(sum(rows for rows, _, _ in pieces), -1))
+        rows = sum(rows for rows, _, _ in pieces)
+        return _Texts(_Slices(b"", _NOTHING, _NOTHING), np.broadcast_to(np.int64(-1), rows))
     places: dict[int, int] = {}
     kept: list[_Slices] = []
     joined = [_NOTHING]
@@ -397,6 +441,7 @@ def _limits(parts: Sequence[_Arrow]) -> dict[int, Fraction]:
     """Return the thresholds by row."""
 
     def checked(entries: _Arrow) -> _Arrow:
+        entries.validate(full=True)
         kind = entries.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise MalformedColumns(Reason.BAD_THRESHOLD)
@@ -434,13 +479,13 @@ def _values(parts: Sequence[_Arrow]) -> _Numbers:
     columns = []
     known: dict[tuple[int, ...], _Numbers] = {}
     for part in parts:
-        found = _no_numbers(part.num_rows)
+        found = None
         with suppress(*_ERRORS):
             if (column := _column(part, "value")) is not None:
                 # Checks the lengths of the buffers only: a rejection must not depend on values.
                 column.validate()
                 found = _value(column, known)
-        columns.append(found)
+        columns.append(found or _no_numbers(part.num_rows))
     if len(columns) == 1:
         return columns[0]
     whole = np.concatenate([_NOTHING, *(whole for whole, _ in columns)])
@@ -499,6 +544,7 @@ def _decimals(column: _Arrow) -> exact.Columns:
 
 def _chosen(mask: _Mask, numbers: _Integers, other: int) -> _Integers:
     """Return the numbers of a mask, and another one elsewhere, in time that does not depend on the mask."""
-    kept = -mask.astype(np.int64)
-    chosen: _Integers = (numbers ^ other) & kept ^ other
+    chosen: _Integers = numbers ^ other
+    chosen &= (-mask.view(np.int8)).astype(np.int64)
+    chosen ^= other
     return chosen

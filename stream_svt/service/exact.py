@@ -177,7 +177,8 @@ def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) ->
     """Return the whole parts of integers of any width, which have no fractions."""
     if values.dtype.kind == "u":
         values = np.minimum(values.astype(np.uint64), LIMIT)
-    return np.clip(values.astype(np.int64), -LIMIT, LIMIT)
+    whole = np.minimum(values.astype(np.int64, copy=False), LIMIT)
+    return np.maximum(whole, -LIMIT, out=whole)
 
 
 def scaled(values: Integers, scale: int) -> Columns:
