@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stream_svt.monitor.batch import NO_TEXTS
 from stream_svt.monitor.texts import TextCodes, Texts, TextSlices
 from stream_svt.service import exact
 from stream_svt.service.reasons import MAX_TEXT, Reason
@@ -98,7 +99,7 @@ def read(message: bytes | memoryview, batch: QueryBatch, monitors: Collection[st
         raise MalformedColumns(Reason.TOO_LARGE)
     batch.monitor = names.of(~(names.missing | lacks_id | closed))
     unknown = (row for row, name in batch.monitor.items() if name not in monitors)
-    faults = [
+    faults = rows and [
         *((row, Reason.MISSING_ID) for row in _first(lacks_id & ~closed)),
         *((row, Reason.BAD_SET) for row in _first(closed & sets.missing)),
         *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
@@ -112,8 +113,8 @@ def read(message: bytes | memoryview, batch: QueryBatch, monitors: Collection[st
         batch.whole[marked] = 0
         if batch.fraction is not None:
             batch.fraction[marked] = 0
-        series = series.without(marked)
-    batch.series, batch.query_id = series.texts, ids.texts
+        series = series if series is _ABSENT else series.without(marked)
+    batch.series, batch.query_id = (NO_TEXTS if one is _ABSENT else one.texts for one in (series, ids))
     if rows and not sets.missing.all():
         found, which = sets.texts.at(np.arange(rows))
         batch.set_id = [found[index] for index in which.tolist()]
@@ -196,20 +197,28 @@ def _each(
     """
     known: dict[tuple[int, ...], _Entries] = {}
     for part in parts:
-        with _readable():
+        codes, entries = None, None
+        with _readable:
             if (column := _column(part, name)) is not None:
-                codes, entries = _split(column)
-                if (key := _place(entries)) not in known:
-                    known[key] = convert(entries)
-        yield (part.num_rows, None, None) if column is None else (part.num_rows, codes, known[key])
+                codes, given = _split(column)
+                key = _place(given) if len(parts) > 1 else ()
+                if key not in known:
+                    known[key] = convert(given)
+                entries = known[key]
+        yield part.num_rows, codes, entries
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except _ERRORS as error:
-        raise MalformedColumns(Reason.NOT_ARROW) from error
+class _Readable:
+    """A context in which what pyarrow raises rejects the record."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, _ERRORS):
+            raise MalformedColumns(Reason.NOT_ARROW) from error
+
+
+_readable = _Readable()
 
 
 def _place(column: _Arrow) -> tuple[int, ...]:
@@ -341,7 +350,7 @@ class _Texts:
     def missing(self) -> _Answers:
         """Rows without a text."""
         if not len(self.entries.length):
-            return np.bool_(self.rows > 0)
+            return np.True_
         if self.entries.shortest >= 0:
             return np.False_ if self.codes is None else self.codes < 0
         return self._by_row(self.entries.length < 0, np.True_)
@@ -393,6 +402,10 @@ class _Texts:
         return dict(zip(rows.tolist(), map(names.__getitem__, codes.tolist()), strict=True))
 
 
+_ABSENT: Final = _Texts(_Slices(b"", _NOTHING, _NOTHING), _NOTHING)
+"""A column that no batch has."""
+
+
 def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
     """Return a column of texts; one of another type, or with a text of a wrong length, rejects the record."""
 
@@ -402,8 +415,8 @@ def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
             raise MalformedColumns(reason)
         return _Slices.of(entries)
 
-    found = _joined([*_each(parts, name, slices)])
-    found.check(reason)
+    if (found := _joined([*_each(parts, name, slices)])) is not _ABSENT:
+        found.check(reason)
     return found
 
 
@@ -412,8 +425,7 @@ def _joined(pieces: Sequence[tuple[int, _Integers | None, _Slices | None]]) -> _
     if len(pieces) == 1 and (only := pieces[0][2]) is not None:
         return _Texts(only, pieces[0][1])
     if not any(entries for _, _, entries in pieces):
-        rows = sum(rows for rows, _, _ in pieces)
-        return _Texts(_Slices(b"", _NOTHING, _NOTHING), np.broadcast_to(np.int64(-1), rows))
+        return _ABSENT
     places: dict[int, int] = {}
     kept: list[_Slices] = []
     joined = [_NOTHING]
@@ -455,7 +467,7 @@ def _limits(parts: Sequence[_Arrow]) -> dict[int, Fraction]:
             given = np.flatnonzero(valid if codes is None else np.append(valid, False)[codes])
             # Each is converted once: a dictionary can repeat it at the cost of one byte.
             used, which = np.unique(given if codes is None else codes[given], return_inverse=True)
-            with _readable():
+            with _readable:
                 numbers = entries.take(pa.array(used)).to_pylist()
             fractions = {number: _limit(number) for number in set(numbers)}
             named = (fractions[numbers[index]] for index in which.tolist())

@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-def bad_size(message: bytes) -> Reason | None:
+def bad_size(message: bytes | memoryview) -> Reason | None:
     """Return why a message is rejected for its size, None if it is not."""
     if not message:
         return Reason.EMPTY

@@ -99,8 +99,8 @@ def check(message: bytes) -> None:
     if reason is not None:
         return
     rows = range(len(batch.whole))
-    assert [batch.query_id[row] for row in rows] == expected.ids
-    assert [batch.series[row] for row in rows] == expected.series
+    assert [batch.query_id[row] if batch.query_id else None for row in rows] == expected.ids
+    assert [batch.series[row] if batch.series else None for row in rows] == expected.series
     assert (batch.set_id or [None] * len(rows)) == expected.sets
     options = batch.threshold, batch.monitor, batch.markers
     assert options == (expected.threshold, expected.monitor, expected.markers)
