@@ -48,28 +48,28 @@ def confirm(
 
 def _lines(config: Config, name: str, account: Account | None, limit: str | None) -> list[str]:
     """Return what a dataset's account is, and what a new limit means."""
-    dataset = config.spec.find(name)
-    if dataset is None:
+    if (dataset := config.spec.find(name)) is None:
         return [f"{name}: not declared"]
+    terms, unit = dataset.terms, dataset.terms.unit
     if account is None:
-        measure, old = str(dataset.kind.measure), as_text(dataset.limit, dataset.kind)
-        head = f"{name} (unit: {dataset.unit}): limit {measure} {old} as declared; no event read shows its account"
+        measure, old = str(terms.kind.measure), as_text(terms.limit, terms.kind)
+        head = f"{name} (unit: {unit}): limit {measure} {old} as declared; no event read shows its account"
     else:
         measure, old = account.measure, f"{account.limit:g}"
         spent = f"{account.spent:g} of {old} spent, {account.reserved:g} reserved by open runs"
-        head = f"{name} (unit: {dataset.unit}): {measure} {spent}"
+        head = f"{name} (unit: {unit}): {measure} {spent}"
     if limit is None:
         return [head]
     new = f"{float(exact(limit)):g}"
     return [
         head,
-        f"  limit {old} -> {new}: {dataset.unit} may lose up to {measure} {new} here, instead of {old}",
+        f"  limit {old} -> {new}: {unit} may lose up to {measure} {new} here, instead of {old}",
     ]
 
 
 def prices(config: Config, monitors: Sequence[MonitorSpec]) -> str:
     """Return what a run of each monitor costs in each measure of the datasets, in words."""
-    kinds = [kind for kind in Kind if any(one.kind is kind for one in config.current.datasets)]
+    kinds = [kind for kind in Kind if any(one.terms.kind is kind for one in config.current.datasets)]
     return ", ".join(
         f"{one.name} {kind.measure} {to_float(one.run_price(kind), kind):g}"
         for one in monitors

@@ -92,8 +92,8 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
     @classmethod
     def of(cls, spec: DatasetSpec) -> DatasetAccount:
         """Return a new account for a dataset."""
-        ledger = Ledger(spec.kind, spec.limit, spec.spent_before)
-        return cls(VERSION, spec.name, spec.unit, spec.limit, ledger)
+        ledger = Ledger(spec.terms.kind, spec.terms.limit, spec.terms.spent_before)
+        return cls(VERSION, spec.name, spec.terms.unit, spec.terms.limit, ledger)
 
     def run_state(self, monitor: str) -> RunState:
         """Return the state of a monitor; create it if the monitor has none yet."""
@@ -198,16 +198,16 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
                 raise UnreadableState(message)
 
     def _refuse_changed(self, spec: DatasetSpec) -> None:
-        kind, field = self.ledger.kind, "limit"
-        if spec.unit != self.unit:
+        terms, kind, field = spec.terms, self.ledger.kind, "limit"
+        if terms.unit != self.unit:
             field = "unit"
             message = f"the privacy unit is journaled as '{self.unit}' and cannot change; declare a new dataset instead"
-        elif spec.kind is not kind:
+        elif terms.kind is not kind:
             message = f"the limit is journaled in {kind.measure}; the measure cannot change"
-        elif spec.limit in (self.declared_limit, self.ledger.limit):
+        elif terms.limit in (self.declared_limit, self.ledger.limit):
             return
         else:
-            journaled, wanted = as_text(self.ledger.limit, kind), as_text(spec.limit, kind)
+            journaled, wanted = as_text(self.ledger.limit, kind), as_text(terms.limit, kind)
             message = (
                 f"the limit is journaled as {kind.measure} {journaled}, the file says {wanted}. "
                 f"Write {journaled} here; "
@@ -216,7 +216,7 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
             message += (
                 f"to raise it to {wanted} permanently, start a worker with {journaled}, then run: "
                 f"stream-svt control raise-budget -c FILE {spec.name} --limit {wanted}"
-                if spec.limit > self.ledger.limit
+                if terms.limit > self.ledger.limit
                 else "a limit cannot be lowered"
             )
         raise ConfigError([Problem(0, f"datasets.{spec.name}.{field}", message)])
@@ -347,10 +347,10 @@ class Accounts:
         if account is None:
             spec = self.datasets[number]
             account = self.changed[number] = DatasetAccount.of(spec)
-            self.before[number] = Before((spec.limit, 0, 0, 0))
+            self.before[number] = Before((spec.terms.limit, 0, 0, 0))
             detail: dict[str, Any] = {"unit": account.unit}
-            if spec.spent_before:
-                detail["spent_before"] = to_float(spec.spent_before, spec.kind)
+            if spec.terms.spent_before:
+                detail["spent_before"] = to_float(spec.terms.spent_before, spec.terms.kind)
             self.announce(EventType.DECLARED, account, "first-start", **detail)
         else:
             self.changed[number], self.before[number] = account, Before(account.amounts)

@@ -105,7 +105,7 @@ class Projection:
 
     def add(self, number: int, account: DatasetAccount) -> None:
         """Count an account that was loaded."""
-        self._count(number, (self._accounts.datasets[number].limit, 0, 0, 0), account.amounts)
+        self._count(number, (self._accounts.datasets[number].terms.limit, 0, 0, 0), account.amounts)
         for name, run_state in account.run_states.items():
             self.add_state(name, number, run_state)
 

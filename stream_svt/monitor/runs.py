@@ -198,7 +198,7 @@ class Runs:
         """Return how many runs may begin within a time, None for any number, and before the first one."""
         if run_state.runs == 0:
             return None
-        return self.spec.runs_allowed(self.accounts.datasets[dataset], self.accounts.sharing(dataset))
+        return self.spec.runs_allowed(self.accounts.datasets[dataset].terms, self.accounts.sharing(dataset))
 
     def limited_until(self, dataset: int, run_state: RunState) -> int:
         """Return the timestamp (ms) from which a limited monitor may begin a run; 0 for any other state."""

@@ -88,13 +88,14 @@ class ShardDatasets(Sequence[DatasetSpec]):
             self._datasets += part
             self.number.update((dataset.name, number) for number, dataset in enumerate(part, start))
             for number, one in enumerate(part, start):
-                group.append(SHOWN if one.name in self._names_shown else _GROUPS[one.kind])
-                self.limits[group[-1]] += one.limit
-                if one.from_ms is not None:
-                    begins[number], ends[number] = one.from_ms, NEVER if one.ends_ms is None else one.ends_ms
-                if one.pattern:
-                    generated[one.pattern].append(number)
-                    lateness[one.pattern] = max(lateness[one.pattern], one.lateness_ms or 0)
+                group.append(SHOWN if one.name in self._names_shown else _GROUPS[one.terms.kind])
+                self.limits[group[-1]] += one.terms.limit
+                if one.terms.from_ms is not None:
+                    begins[number] = one.terms.from_ms
+                    ends[number] = NEVER if one.terms.ends_ms is None else one.terms.ends_ms
+                if one.terms.pattern:
+                    generated[one.terms.pattern].append(number)
+                    lateness[one.terms.pattern] = max(lateness[one.terms.pattern], one.terms.lateness_ms or 0)
             yield
         self.group = bytes(group)
         if begins.any() or (ends != NEVER).any():

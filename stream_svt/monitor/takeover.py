@@ -213,7 +213,7 @@ def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
             message = f"dataset {name} was retired {again}; only a successor of the application can continue the ledger"
             raise ConfigError([Problem(0, "datasets", message)])
     for count, dataset in enumerate(engine.datasets if engine.watermarks else (), start=1):
-        if not dataset.pattern and is_over(dataset.name, engine.watermarks):
+        if not dataset.terms.pattern and is_over(dataset.name, engine.watermarks):
             message = f"dataset {dataset.name} has the name of a period that a generator made and that is over {again}"
             raise ConfigError([Problem(0, "datasets", message)])
         if count % NAMES_AT_ONCE == 0:

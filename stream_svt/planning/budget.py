@@ -12,7 +12,7 @@ from stream_svt.mechanisms.noise import least_integer
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.datasets import DatasetSpec, Terms
 from stream_svt.settings.fields import MaxRuns, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.wording import counted
@@ -42,12 +42,13 @@ class PaidRuns:
     @classmethod
     def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> PaidRuns:
         """Return the runs that the rest of a dataset's budget pays for, if no other monitor draws on it."""
-        affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(dataset.kind)
-        at_once = monitor.runs_allowed(dataset, 1)
-        if dataset.kind is Kind.PURE:
+        terms = dataset.terms
+        affordable = terms.limit - terms.spent_before - monitor.reserve_units(terms.kind)
+        at_once = monitor.runs_allowed(terms, 1)
+        if terms.kind is Kind.PURE:
             return replace(cls.paid(monitor.mechanism(), affordable), at_once=at_once)
         # Under zCDP a run is charged as a whole; only pure epsilon can pay for a shorter one.
-        return cls(max(affordable, 0) // monitor.run_price(dataset.kind), 0, at_once)
+        return cls(max(affordable, 0) // monitor.run_price(terms.kind), 0, at_once)
 
 
 def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
@@ -76,11 +77,11 @@ def explain(spec: ApplicationSpec) -> list[str]:
         neighbours = [(one.name, one.covers) for one in spec.monitors if one is not monitor]
         for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
             others = tuple(name for name, covers in neighbours if covers(dataset.name))
-            at_once = monitor.runs_allowed(dataset, 1 + len(others))
-            key = (dataset.kind, dataset.limit, dataset.unit, others, at_once)
+            at_once = monitor.runs_allowed(dataset.terms, 1 + len(others))
+            key = (dataset.terms.kind, dataset.terms.limit, dataset.terms.unit, others, at_once)
             groups.setdefault(key, []).append(dataset)
         for (*_, others, most), datasets in groups.items():
-            endless = datasets[0].pattern in {one.pattern for one in spec.generators}
+            endless = datasets[0].terms.pattern in {one.pattern for one in spec.generators}
             lines += [*_paragraph(monitor, datasets, others, most, endless), ""]
     return lines[:-1]
 
@@ -92,19 +93,18 @@ def _paragraph(
     most: MaxRuns | None,
     endless: bool,
 ) -> list[str]:
-    first = max(datasets, key=lambda dataset: dataset.spent_before)
-    measure = first.kind.measure
+    first = max(datasets, key=lambda dataset: dataset.terms.spent_before)
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
     parts = {
-        "Protects": _protects(first, len(datasets), endless),
+        "Protects": _protects(first.terms, len(datasets), endless),
         "Detects": _detects(monitor),
         "Wastes": _wastes(monitor),
-        "Reports": _reports(monitor, first.kind),
+        "Reports": _reports(monitor, first.terms.kind),
         "Lasts": _lasts(monitor, PaidRuns.left(monitor, first)),
         "Begins": _begins(most),
     }
-    if first.spent_before:
-        spent = f"{measure} {as_text(first.spent_before, first.kind)}"
+    if first.terms.spent_before:
+        spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
         parts["Carried"] = (
             f"over: {spent} of the limit was spent before{whose}; the figures are for the rest."
@@ -114,14 +114,16 @@ def _paragraph(
     return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
 
 
-def _protects(dataset: DatasetSpec, count: int, endless: bool) -> str:
-    measure, limit = dataset.kind.measure, as_text(dataset.limit, dataset.kind)
+def _protects(terms: Terms, count: int, endless: bool) -> str:
+    measure, limit = terms.kind.measure, as_text(terms.limit, terms.kind)
     if count == 1 and not endless:
-        return f"{dataset.unit}: everything published about it costs at most {measure} {limit} in all."
-    total = f"In all {count} datasets together: {measure} {as_text(count * dataset.limit, dataset.kind)}."
+        return f"{terms.unit}: everything published about it costs at most {measure} {limit} in all."
+    total = f"In all {count} datasets together: {measure} {as_text(count * terms.limit, terms.kind)}."
     if endless:
         total = f"In several datasets: {measure} {limit} for each, and every period adds datasets."
-    return f"{dataset.unit} in one dataset: everything published about it costs at most {measure} {limit}. {total}"
+    return (
+        f"{terms.unit} in one dataset: everything published about it costs at most {measure} {limit}. {total}"
+    )
 
 
 def _detects(monitor: MonitorSpec) -> str:

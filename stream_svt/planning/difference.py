@@ -103,7 +103,7 @@ def _monitors(
             if monitor != known[name]:
                 result.add(f"~ monitor {name}", *_fields(known[name], monitor))
             continue
-        kinds = {dataset.kind for dataset in datasets if monitor.covers(dataset.name)}
+        kinds = {dataset.terms.kind for dataset in datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
@@ -156,8 +156,8 @@ def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
 
 def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[str]:
     """Return the datasets that were declared with another limit."""
-    known = {} if old is None else {dataset.name: dataset.limit for dataset in old.datasets}
-    return [one.name for one in new.datasets if known.get(one.name, one.limit) != one.limit]
+    known = {} if old is None else {dataset.name: dataset.terms.limit for dataset in old.datasets}
+    return [one.name for one in new.datasets if known.get(one.name, one.terms.limit) != one.terms.limit]
 
 
 def _datasets(
@@ -171,7 +171,7 @@ def _datasets(
     alike: dict[str, list[str]] = {}
     for name, one in wanted.items():
         if name not in known:
-            alike.setdefault(_each(one), []).append(name)
+            alike.setdefault(_each(one.terms), []).append(name)
     for each, names in alike.items():
         result.add(f"+ {_listed('dataset', names)}: {each}")
     if missing := [name for name in known if name not in wanted]:
@@ -186,11 +186,14 @@ def _datasets(
         result.refused.append(Problem(0, "datasets", message))
     for name, one in wanted.items():
         before = known.get(name, one)
-        if replace(before.terms, limit=one.limit).declaration != one.declaration:
+        limit = one.terms.limit
+        if replace(before.terms, limit=limit).declaration != one.terms.declaration:
             message = "measure, unit and period of a dataset never change: declare another dataset"
             result.refused.append(Problem(0, f"datasets.{name}", message))
-        elif one.limit not in {before.limit, raised.get(name)}:
-            command = f"stream-svt control raise-budget -c FILE {name} --limit {as_text(one.limit, one.kind)}"
+        elif limit not in {before.terms.limit, raised.get(name)}:
+            command = (
+                f"stream-svt control raise-budget -c FILE {name} --limit {as_text(limit, one.terms.kind)}"
+            )
             message = f"only an operator can raise a limit: run '{command}', then change the file"
             result.refused.append(Problem(0, f"datasets.{name}.limit", message))
 
@@ -229,7 +232,7 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
             result.add(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
 
 
-def _each(one: DatasetSpec | Terms) -> str:
+def _each(one: Terms) -> str:
     return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
 
 

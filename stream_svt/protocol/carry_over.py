@@ -239,16 +239,16 @@ def carry_over(
     datasets = dict(earlier.datasets)
     for dataset in spec.datasets:
         known = earlier.datasets.get(dataset.name)
-        declared = dataset.limit if known is None else known.declared
+        declared = dataset.terms.limit if known is None else known.declared
         one = shards[home(dataset.name)]
-        spent, limit = one.left(dataset.name, dataset.limit, dataset.spent_before)
+        spent, limit = one.left(dataset.name, dataset.terms.limit, dataset.terms.spent_before)
         shown = one.datasets.get(dataset.name)
-        if shown is not None and shown.balance is None and shown.limit > dataset.limit:
-            raised = f"{dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
+        if shown is not None and shown.balance is None and shown.limit > dataset.terms.limit:
+            raised = f"{dataset.terms.kind.measure} {as_text(shown.limit, dataset.terms.kind)}"
             notes.append(
                 f"dataset {dataset.name}: events show a limit of {raised}, which nobody proves: no budget comes of it"
             )
-        datasets[dataset.name] = Balance(dataset.unit, dataset.kind, declared, limit, spent)
+        datasets[dataset.name] = Balance(dataset.terms.unit, dataset.terms.kind, declared, limit, spent)
     for one in shards:
         for name, shown in one.datasets.items():
             if name not in declared_names:  # no longer declared: only a proved balance leaves anything
@@ -273,7 +273,7 @@ def _watermarks(
     closed_ms = max((one.latest_ms for one in shards), default=0) or now_ms
     found = dict(earlier.watermarks)
     patterns = {generator.pattern for generator in spec.generators}
-    patterns.update(dataset.pattern for dataset in spec.datasets if dataset.pattern)
+    patterns.update(dataset.terms.pattern for dataset in spec.datasets if dataset.terms.pattern)
     for pattern in patterns:
         ends = (period_end(pattern, name) or 0 for one in shards for name in one.datasets)
         found[pattern] = max(*ends, period_at(pattern, closed_ms + SOON_MS)[1], found.get(pattern, 0))

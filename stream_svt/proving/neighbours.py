@@ -371,7 +371,7 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
             )
         costs[run.dataset] += abs(move) * law.rate
     for number, (dataset, cost) in enumerate(zip(datasets, costs, strict=True)):
-        if dataset.kind is Kind.PURE:
+        if dataset.terms.kind is Kind.PURE:
             accounts = [event.data.account for event in first.events if event.data.dataset == dataset.name]
             units = sum(round(one.charge * UNITS_PER_EPSILON) for one in accounts if one is not None)
         else:  # a run is charged as a whole

@@ -169,7 +169,9 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
 def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Row]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
-    clock = rng.choice([one.from_ms for one in datasets if one.from_ms is not None] or [1_000_000])
+    clock = rng.choice(
+        [one.terms.from_ms for one in datasets if one.terms.from_ms is not None] or [1_000_000]
+    )
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     rows: list[Row] = []
     for number in range(rng.randrange(*_QUERIES)):
@@ -262,5 +264,5 @@ def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
     dataset, limit = rng.choice(spec.datasets), ""
     action = rng.choice(ACTIONS)
     if action is Action.RAISE_BUDGET:
-        limit = as_text(dataset.limit + dataset.kind.units * (1 + number), dataset.kind)
+        limit = as_text(dataset.terms.limit + dataset.terms.kind.units * (1 + number), dataset.terms.kind)
     return Command(id=f"c{number}", action=action, dataset=dataset.name, limit=limit)

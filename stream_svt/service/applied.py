@@ -246,7 +246,7 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
     limits: dict[str, int] = {}
     if not datasets:
         return limits
-    kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
+    kinds = {dataset.name: dataset.terms.kind for dataset in config.spec.datasets}
     doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard in sorted({config.home(name) for name in datasets}):

@@ -66,17 +66,17 @@ def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
 
 def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, str]]:
     """Yield the key that a dataset declares otherwise than its ledger has it, and how."""
-    measure, kind = dataset.kind.measure, KINDS.get(account.measure, dataset.kind)
+    measure, kind = dataset.terms.kind.measure, KINDS.get(account.measure, dataset.terms.kind)
     if account.measure != measure:
         yield "measure", f"declares {measure}, its ledger is kept in {account.measure}"
         return
     limit = round(account.limit * kind.units)
-    if limit != dataset.limit:
+    if limit != dataset.terms.limit:
         spent = f"{account.spent:g} of it spent"
-        was = as_text(dataset.limit, kind)
+        was = as_text(dataset.terms.limit, kind)
         yield "limit", f"declares {measure} {was}, its ledger has {as_text(limit, kind)}, {spent}"
-    if unit is not None and unit != dataset.unit:
-        yield "unit", f"declares {dataset.unit!r}, its ledger {unit!r}"
+    if unit is not None and unit != dataset.terms.unit:
+        yield "unit", f"declares {dataset.terms.unit!r}, its ledger {unit!r}"
 
 
 def behind(

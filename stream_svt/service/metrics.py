@@ -24,7 +24,7 @@ from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service import __version__
 from stream_svt.service.reasons import OUTSIDE_PERIOD, Reason
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.datasets import Terms
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
@@ -237,7 +237,7 @@ class Metrics:
             views = {view.dataset: view for one in shards for view in one.views.values()}
             for dataset in spec.shown:
                 if dataset.name in views:
-                    self._set_view(dataset, views[dataset.name])
+                    self._set_view(dataset.terms, views[dataset.name])
             self._set_sums(spec, totals)
             return prometheus.generate_latest(self._registry)
 
@@ -297,17 +297,17 @@ class Metrics:
             for topic, lag in one.lag.items():
                 self._set("lag_records", lag, topic, shard)
 
-    def _set_view(self, spec: DatasetSpec, view: DatasetView) -> None:
+    def _set_view(self, terms: Terms, view: DatasetView) -> None:
         """Set the gauges of a dataset that is shown individually."""
         self._set_amounts(view.measure, view, view.dataset)
         # Under zCDP a run is charged in full when it opens, and its tops cost nothing more.
         tops_cost = view.measure == Kind.PURE.measure
         charges = sum(monitor.runs + (monitor.alerts if tops_cost else 0) for monitor in view.monitors)
         self._set("budget_charges", charges, view.dataset)
-        if spec.horizon_ms is not None:
-            self._set("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
-        if spec.ends_ms is not None:
-            self._set("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
+        if terms.horizon_ms is not None:
+            self._set("budget_horizon_seconds", terms.horizon_ms / 1000, view.dataset)
+        if terms.ends_ms is not None:
+            self._set("budget_end_timestamp_seconds", terms.ends_ms / 1000, view.dataset)
         for monitor in view.monitors:
             self._set(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
             self._set(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)

@@ -85,7 +85,9 @@ class AppliedWorkload:
 
     @cached_property
     def _is_generated(self) -> bool:
-        return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
+        return bool(self.declared.generators) or any(
+            dataset.terms.pattern for dataset in self.declared.datasets
+        )
 
     def prepare(self) -> Iterator[None]:
         """Process every dataset in slices of a few milliseconds; the hash of the specification is one slice."""
@@ -157,7 +159,7 @@ class AppliedWorkload:
         found = [
             dataset
             for dataset in listed[shard]
-            if not (dataset.pattern and is_over(dataset.name, gone.watermarks))
+            if not (dataset.terms.pattern and is_over(dataset.name, gone.watermarks))
         ]
         for index, generator in enumerate(self.declared.generators):
             after = gone.watermarks.get(generator.pattern, 0)

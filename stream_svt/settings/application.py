@@ -99,22 +99,23 @@ class Carried(_CarryOver, frozen=True, dict=True):
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
         """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
+        terms = dataset.terms
         name, before = f"dataset {quote(dataset.name)}", repr(self.application)
         if is_over(dataset.name, self.watermarks):
             began = f"had begun when {before} was closed: it cannot be opened again"
-            return "" if dataset.pattern else f"{name} has the name of a period that {began}"
-        known = None if dataset.pattern else self.datasets.get(dataset.name)
+            return "" if terms.pattern else f"{name} has the name of a period that {began}"
+        known = None if terms.pattern else self.datasets.get(dataset.name)
         if known is None:  # the periods of a generator that is no longer declared have no watermark
             missing = (
                 f"{name} is not in the carried-over file, and alerts of {before} are missing, so its spending is "
                 "unknown. Write new: true if it was never declared there"
             )
-            return "" if self.complete or new or dataset.pattern in self.watermarks else missing
+            return "" if self.complete or new or terms.pattern in self.watermarks else missing
         if new:
             return f"{name} is not new: {before} declared it. Remove new"
-        if dataset.unit != known.unit:
+        if terms.unit != known.unit:
             return f"{name} must keep its privacy unit {quote(known.unit)}"
-        if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
+        if terms.kind is not known.kind or terms.limit not in (known.declared, known.limit):
             limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
             raises = "'stream-svt control raise-budget' raises it"
             return f"{name} must keep its limit {limit}, of which a part may be spent: {raises}"
@@ -122,7 +123,7 @@ class Carried(_CarryOver, frozen=True, dict=True):
 
     def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
         """Return a dataset with its earlier limit and spending."""
-        known = None if dataset.pattern else self.datasets.get(dataset.name)
+        known = None if dataset.terms.pattern else self.datasets.get(dataset.name)
         if known is None:
             return dataset
         return DatasetSpec(dataset.name, replace(dataset.terms, limit=known.limit, spent_before=known.spent))
@@ -245,7 +246,7 @@ class ApplicationSpec:
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
         first = (one for generator in self.generators for one in generator.period(generator.from_ms))
-        periods = [one.name for one in (*self.datasets, *first) if one.from_ms is not None]
+        periods = [one.name for one in (*self.datasets, *first) if one.terms.from_ms is not None]
         timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
         return tuple(sorted({one.topic for one in timed}))
 
@@ -257,7 +258,8 @@ class ApplicationSpec:
                 "sampler": SAMPLER_VERSION,
                 "carried": self.carried.digest,
                 "datasets": [
-                    [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
+                    [dataset.name, *dataset.terms.declaration, dataset.terms.lateness_ms]
+                    for dataset in self.datasets
                 ],
                 "generators": [
                     [one.pattern, one.names, one.from_ms, one.each.lateness_ms, *one.each.declaration[:3]]
@@ -381,11 +383,11 @@ def _datasets(
 
 def _compare_patterns(document: Document, datasets: _Datasets) -> None:
     """Report declared names that a generator would produce in some period: both would use one ledger."""
-    patterns = {dataset.pattern: index for dataset, index in datasets.values() if dataset.pattern}
+    patterns = {dataset.terms.pattern: index for dataset, index in datasets.values() if dataset.terms.pattern}
     seen: set[int] = set()
     for dataset, index in datasets.values():
         for pattern in patterns if index not in seen else ():
-            if pattern != dataset.pattern and period_end(pattern, dataset.name) is not None:
+            if pattern != dataset.terms.pattern and period_end(pattern, dataset.name) is not None:
                 seen.add(index)
                 line = document.line(("datasets", patterns[pattern]))
                 message = f"dataset {quote(dataset.name)} has a name of generator {quote(pattern)}"
@@ -418,7 +420,7 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
         for name, message in carried.undercut(monitor).items():
             document.report((*path, name), message)
         budgets = {
-            (dataset.kind, dataset.limit): dataset.name
+            (dataset.terms.kind, dataset.terms.limit): dataset.name
             for dataset, _ in reversed(datasets.values())
             if monitor.covers(dataset.name)
         }
@@ -449,11 +451,11 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
     for dataset, index in datasets.values():
         declared.setdefault(index, []).append(dataset)
     for index, mine in declared.items():
-        path, unit = ("datasets", index), config.datasets[index].unit
-        if mine[0].pattern and config.datasets[index].lateness == 0:
+        path, terms, unit = ("datasets", index), mine[0].terms, mine[0].terms.unit
+        if terms.pattern and config.datasets[index].lateness == 0:
             message = "is 0: a query that arrives after the end of its period is refused, even the last one of a day"
             yield document.problem((*path, "lateness"), message)
-        if mine[0].pattern and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
+        if terms.pattern and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
             message = f"{quote(unit)} may be in many periods and loses the limit in each: for one limit in all, declare"
             advice = (
                 "one dataset without periods; else name a unit within a period, such as 'one user on one day'"
@@ -462,12 +464,12 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
         users = [n for n, one in enumerate(config.monitors) if any(one.covers(name.name) for name in mine)]
         if not users:
             yield document.problem(path, "no monitor runs on these datasets")
-        elif mine[0].kind is Kind.ZCDP and len(users) > 1:
+        elif terms.kind is Kind.ZCDP and len(users) > 1:
             message = (
                 f"with rho only one run at a time is open on a dataset: its {len(users)} monitors take turns"
             )
             yield document.problem((*path, "limit"), message)
-        once.update({} if mine[0].until_ms else dict.fromkeys(users, mine[0].name))
+        once.update({} if terms.until_ms else dict.fromkeys(users, mine[0].name))
     for n, name in once.items():
         if (
             config.monitors[n].mute is fields.Mute.PERIOD

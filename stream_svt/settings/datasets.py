@@ -47,67 +47,17 @@ class Terms:
         """Kind, limit, unit and period, which never change while a dataset exists."""
         return (self.kind.value, self.limit, self.unit, self.from_ms, self.until_ms)
 
+    @property
+    def ends_ms(self) -> int | None:
+        """The moment from which no query counts, None for datasets without a period."""
+        return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
+
 
 class DatasetSpec(msgspec.Struct, frozen=True, gc=False):
     """One private dataset: its name, and `Terms` that those declared with it share."""
 
     name: str
     terms: Terms
-
-    @property
-    def kind(self) -> Kind:
-        """See `Terms`."""
-        return self.terms.kind
-
-    @property
-    def limit(self) -> int:
-        """See `Terms`."""
-        return self.terms.limit
-
-    @property
-    def unit(self) -> str:
-        """See `Terms`."""
-        return self.terms.unit
-
-    @property
-    def from_ms(self) -> int | None:
-        """See `Terms`."""
-        return self.terms.from_ms
-
-    @property
-    def until_ms(self) -> int | None:
-        """See `Terms`."""
-        return self.terms.until_ms
-
-    @property
-    def ends_ms(self) -> int | None:
-        """The moment from which no query counts, None for a dataset without a period."""
-        return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
-
-    @property
-    def lateness_ms(self) -> int | None:
-        """See `Terms`."""
-        return self.terms.lateness_ms
-
-    @property
-    def horizon_ms(self) -> int | None:
-        """See `Terms`."""
-        return self.terms.horizon_ms
-
-    @property
-    def spent_before(self) -> int:
-        """See `Terms`."""
-        return self.terms.spent_before
-
-    @property
-    def pattern(self) -> str:
-        """See `Terms`."""
-        return self.terms.pattern
-
-    @property
-    def declaration(self) -> tuple[str, int, str, int | None, int | None]:
-        """See `Terms`."""
-        return self.terms.declaration
 
 
 NAME_SLOT = "{name}"

@@ -24,7 +24,7 @@ from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings import fields
-from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.datasets import Terms
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.records import RecordLayout
 
@@ -190,7 +190,7 @@ class MonitorSpec(Strict):
         """Return a hash that is fast to compute: this is a key of caches that each begin of a run asks."""
         return hash(self.name)
 
-    def runs_allowed(self, dataset: DatasetSpec, sharing: int) -> fields.MaxRuns | None:
+    def runs_allowed(self, dataset: Terms, sharing: int) -> fields.MaxRuns | None:
         """Return how many runs on a dataset may begin within a time, None for any number.
 
         ``sharing`` is the number of monitors on the dataset.

@@ -83,7 +83,7 @@ def test_the_configuration_fits_the_queries(parsed):
     (note,) = parsed.spec.notes  # the file says why
     assert note.field == "monitors[1].correction"
     assert [dataset.name for dataset in parsed.spec.datasets] == list(LIMITS)
-    assert len({dataset.limit for dataset in parsed.spec.datasets}) == 2
+    assert len({dataset.terms.limit for dataset in parsed.spec.datasets}) == 2
     assert tuple(monitor.name for monitor in parsed.spec.monitors) == MONITORS
     assert {monitor.threshold for monitor in parsed.spec.monitors} == {THRESHOLD}
     assert {monitor.bounds[1] for monitor in parsed.spec.monitors} == {scenario.WEEK_LINES}

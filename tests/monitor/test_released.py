@@ -180,7 +180,8 @@ def do(play: Play, step: tuple[str, object]) -> None:
 def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps: list) -> None:
     play, read = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure])), 0
     declared = {
-        one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in play.spec.datasets
+        one.name: Budget(to_float(one.terms.limit, one.terms.kind), one.terms.kind.measure)
+        for one in play.spec.datasets
     }
     status = ReleasedStatus(declared, {monitor.name: list(declared) for monitor in play.spec.monitors})
     for step in steps:

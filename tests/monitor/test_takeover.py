@@ -50,7 +50,7 @@ def other_spec(chance: random.Random, before: ApplicationSpec, forms: list[str])
     """Return a random valid specification, None if the changes contradict each other."""
     changed = [chance.choice(CHANGES)(form, chance) for form in forms]
     kept = chance.choice([changed, changed, changed[:1]])
-    limit = before.datasets[0].limit // 10**9
+    limit = before.datasets[0].terms.limit // 10**9
     try:
         return spec_of(*kept, datasets=f"{{names: [a, b, c], limit: {limit}, unit: one basket}}")
     except (ConfigError, ValueError):  # the change contradicts the form

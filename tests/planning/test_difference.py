@@ -150,7 +150,7 @@ def test_a_changed_declaration_of_a_dataset_is_refused(changed: str, why: str) -
 def test_a_limit_that_an_operator_raised_may_be_written_down() -> None:
     new = spec(datasets="{names: [a, b], limit: 5, unit: one basket}")
     assert limits_changed(spec(), new) == ["a", "b"]
-    raised = {"a": new.dataset("a").limit, "b": new.dataset("b").limit + 1}
+    raised = {"a": new.dataset("a").terms.limit, "b": new.dataset("b").terms.limit + 1}
     found = difference(spec(), new, 4, raised=raised)
     assert [problem.field for problem in found.refused] == ["datasets.b.limit"]
 

@@ -161,8 +161,8 @@ async def test_a_worker_adds_periods_once_a_day(monkeypatch: pytest.MonkeyPatch)
         for one in engine(worker.workload, shard).datasets
     ]
     last = max(name for name in known if name.startswith("week-"))
-    assert worker.workload.declared.dataset(last).from_ms <= midnight + 600_000 + workload.AHEAD_MS
-    assert worker.workload.declared.dataset(last).until_ms > midnight + 600_000 + workload.AHEAD_MS
+    assert worker.workload.declared.dataset(last).terms.from_ms <= midnight + 600_000 + workload.AHEAD_MS
+    assert worker.workload.declared.dataset(last).terms.until_ms > midnight + 600_000 + workload.AHEAD_MS
 
 
 async def test_a_version_adopted_while_periods_are_added_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ async def test_a_version_adopted_while_periods_are_added_stays(monkeypatch: pyte
 def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: str) -> None:
     """A period that is over stays over for the datasets of every generator."""
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
-    ends = endless.dataset(f"week-{watermark}").until_ms
+    ends = endless.dataset(f"week-{watermark}").terms.until_ms
     gone = RetiredDatasets({pattern: ends}, frozenset({"week-2026-w31"}))
     known = AppliedWorkload(endless, Homes(PARTITIONS, "murmur2"), now_ms=ends + 14 * 86_400_000)
     found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]

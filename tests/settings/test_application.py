@@ -85,7 +85,7 @@ def test_numbers_are_taken_from_their_text(full):
     assert hot.beta == Fraction(1, 100)
     assert hot.reserve_units(Kind.PURE) == 200_000_000
     assert hot.expected_queries == 1_000_000
-    assert full.dataset("other-b").limit == 333_333_333
+    assert full.dataset("other-b").terms.limit == 333_333_333
 
 
 def test_every_field_of_a_monitor_is_read_and_has_the_default_that_is_described(full):
@@ -292,10 +292,10 @@ def test_a_horizon_makes_no_other_specification():
     """Workers and stored states with different horizons agree, because it affects no outcome."""
     declared = "  - {{name: a, {}limit: 1, unit: x}}"
     plain, long = (load_spec(SHORT + declared.format(horizon)) for horizon in ("", "horizon: 90d, "))
-    assert (plain.datasets[0].horizon_ms, long.datasets[0].horizon_ms) == (None, 90 * 86_400_000)
+    assert (plain.datasets[0].terms.horizon_ms, long.datasets[0].terms.horizon_ms) == (None, 90 * 86_400_000)
     assert plain == long
     assert plain.hash() == long.hash()
-    assert plain.datasets[0].declaration == long.datasets[0].declaration
+    assert plain.datasets[0].terms.declaration == long.datasets[0].terms.declaration
 
 
 def test_names_can_stand_in_a_file():
@@ -411,7 +411,7 @@ DAYS = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
 @pytest.mark.parametrize("limit", [4, 6])
 def test_a_dataset_begins_with_what_was_spent_and_with_the_limit_as_it_was_raised(limit: int) -> None:
     dataset = load(f"{{name: a, limit: {limit}, unit: one basket}}").dataset("a")
-    assert (dataset.limit, dataset.spent_before) == (6 * EPSILON, 17 * EPSILON // 10)
+    assert (dataset.terms.limit, dataset.terms.spent_before) == (6 * EPSILON, 17 * EPSILON // 10)
     assert load().hash() != dataclasses.replace(load(), carried=NOTHING).hash()
 
 
@@ -456,9 +456,9 @@ def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
     ("unknown", "name"), [("{name: c, limit: 4, unit: x}", "c"), (DAYS, "d-2026-01-05")], ids=["name", "days"]
 )
 def test_behind_missing_alerts_what_is_unknown_must_be_declared_new(unknown: str, name: str) -> None:
-    assert load(unknown).dataset(name).spent_before == 0
+    assert load(unknown).dataset(name).terms.spent_before == 0
     with pytest.raises(ConfigError, match=rf"'{name}' is not in the carried-over file.* Write new: true"):
         load(unknown, carried=GAPPY)
-    assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).spent_before == 0
+    assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).terms.spent_before == 0
     # A generator goes on behind the last period that had begun.
     assert load(DAYS, carried=replace(GAPPY, watermarks={"d-{date}": 1_767_830_400_000})).generators

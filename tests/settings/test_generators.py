@@ -40,9 +40,13 @@ def test_a_generator_without_an_end_makes_one_dataset_a_period() -> None:
     assert [one.name for one in generator.periods(at(0.5), at(1) + 1)] == [day(0), day(1)]
     assert [one.name for one in generator.periods(0, at(0))] == []
     first = DAYS.dataset(day(0))
-    assert (first.from_ms, first.until_ms, first.lateness_ms) == (at(0), at(1), 6 * 3_600_000)
-    assert (first.limit, first.unit, first.horizon_ms) == (2 * 10**9, "one event", DAY_MS)
-    assert first.ends_ms == at(1) + 6 * 3_600_000
+    assert (first.terms.from_ms, first.terms.until_ms, first.terms.lateness_ms) == (
+        at(0),
+        at(1),
+        6 * 3_600_000,
+    )
+    assert (first.terms.limit, first.terms.unit, first.terms.horizon_ms) == (2 * 10**9, "one event", DAY_MS)
+    assert first.terms.ends_ms == at(1) + 6 * 3_600_000
 
 
 def test_a_generator_makes_a_dataset_for_each_name_and_period() -> None:
@@ -55,7 +59,7 @@ def test_a_generator_makes_a_dataset_for_each_name_and_period() -> None:
     names = [f"{name}:2026-w0{week}" for week in (2, 3) for name in ("north", "south-2")]
     assert [one.name for one in weeks.periods(at(0), at(8))] == names
     later = spec.dataset("south-2:2026-w04")
-    assert (later.from_ms, later.kind, later.horizon_ms) == (at(14), Kind.ZCDP, 7 * DAY_MS)
+    assert (later.terms.from_ms, later.terms.kind, later.terms.horizon_ms) == (at(14), Kind.ZCDP, 7 * DAY_MS)
     for name in ("east:2026-w04", "north:2026-w01", "north:2026-w54", "north", "north:2026-w4"):
         with pytest.raises(KeyError):
             spec.dataset(name)
@@ -91,7 +95,7 @@ def test_a_limit_may_change_with_a_later_period() -> None:
     later = GENERATED.replace("2026-01-05", "2026-02-02").replace("limit: 2", "limit: 3")
     spec = spec_of(until, later)
     assert [one.name for one in spec.datasets] == [day(number) for number in range(28)]
-    assert [spec.dataset(f"d-2026-02-0{number}").limit for number in (1, 2)] == [2 * 10**9, 3 * 10**9]
+    assert [spec.dataset(f"d-2026-02-0{number}").terms.limit for number in (1, 2)] == [2 * 10**9, 3 * 10**9]
 
 
 @pytest.mark.parametrize(
@@ -122,11 +126,11 @@ def test_every_dataset_that_a_generator_makes_is_found_by_its_name(pattern: str)
     named = f"{{generate: '{pattern}', names: [a, b-2026-01-05, '{{date}}'], {declared}}}"
     (weeks,) = spec_of(named).generators
     made = list(weeks.periods(0, at(800)))
-    assert [*weeks.periods(at(400.5), at(800))] == [one for one in made if one.until_ms > at(400.5)]
+    assert [*weeks.periods(at(400.5), at(800))] == [one for one in made if one.terms.until_ms > at(400.5)]
     assert len(made) == 3 * len(weeks.begins(0, at(800))) == len({one.name for one in made})
     for one in made[:: len(made) // 40]:
         assert weeks.find(one.name) == one
-        assert period_end(pattern, one.name) == one.until_ms
+        assert period_end(pattern, one.name) == one.terms.until_ms
 
 
 # -- periods open and end ----------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_the_default_is_half_of_what_the_limit_pays_for_within_a_quarter_of_the_
     dataset, sharing, more, expected
 ):
     application = spec(more, dataset)
-    most = application.monitors[0].runs_allowed(application.datasets[0], sharing)
+    most = application.monitors[0].runs_allowed(application.datasets[0].terms, sharing)
     assert str(most) == expected
 
 
@@ -93,7 +93,7 @@ def test_the_default_is_half_of_what_the_limit_pays_for_within_a_quarter_of_the_
 @pytest.mark.parametrize("sharing", [1, 2, 3])
 def test_the_default_never_holds_up_a_budget_that_is_spent_evenly_over_its_horizon(runs, sharing):
     application = spec(dataset=f"limit: {runs * sharing}, horizon: 40d")
-    most = application.monitors[0].runs_allowed(application.datasets[0], sharing)
+    most = application.monitors[0].runs_allowed(application.datasets[0].terms, sharing)
     assert most.count / most.within_ms >= runs / (40 * DAY)
 
 
@@ -101,7 +101,7 @@ def test_a_period_is_the_horizon_of_its_dataset():
     text = TEXT.replace("name: today, ", "").replace("MORE", "")
     days = "generate: 'day-{date}', from: 2026-01-05, until: 2026-01-07, limit: 9"
     application = load_spec(text.replace("DATASET", days))
-    assert application.monitors[0].runs_allowed(application.datasets[0], 1) == MaxRuns(4, 6 * HOUR)
+    assert application.monitors[0].runs_allowed(application.datasets[0].terms, 1) == MaxRuns(4, 6 * HOUR)
 
 
 def test_another_maximum_ends_no_run_and_is_part_of_the_digest():

@@ -324,7 +324,7 @@ def test_aliases_share_declarations():
     text = GOOD.replace("one basket", "&unit one basket").replace(
         "monitors:", "  - {name: b, limit: 4, unit: *unit}\nmonitors:"
     )
-    assert load_spec(text).dataset("b").unit == "one basket"
+    assert load_spec(text).dataset("b").terms.unit == "one basket"
 
 
 def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():

@@ -397,7 +397,7 @@ class Rules:
 
     def _judge_limits(self, events: list[tuple[str, dict[str, Any]]]) -> None:
         """Take no event's word for a limit."""
-        limits, raised = {one.name: one.limit for one in self.specs[0].datasets}, self._raised()
+        limits, raised = {one.name: one.terms.limit for one in self.specs[0].datasets}, self._raised()
         for kind, data in events:
             if (account := data["account"]) is None:
                 continue
@@ -433,7 +433,7 @@ class Rules:
         least = mechanism.threshold_units + max(branch.charge_units for branch in mechanism.branches)
         for declared in self.specs[0].datasets:
             tally = self.audit.datasets.get(declared.name)
-            if tally is not None and tally.spent + least > declared.limit:
+            if tally is not None and tally.spent + least > declared.terms.limit:
                 continue  # of the last run, what is left pays for no further one
             high = self._high(declared.name)
             missing = {offset for offset in high if (monitors[0].name, offset) not in topped}

@@ -120,7 +120,7 @@ class DoublesLimits(Engine):
 
     def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
         doubled = tuple(
-            DatasetSpec(one.name, replace(one.terms, limit=2 * one.limit)) for one in spec.datasets
+            DatasetSpec(one.name, replace(one.terms, limit=2 * one.terms.limit)) for one in spec.datasets
         )
         names = [getattr(dataset, "name", dataset) for dataset in options.pop("datasets")]
         super().__init__(replace(spec, datasets=doubled), datasets=names, **options)

@@ -85,7 +85,10 @@ class StatusSnapshot(ReleasedStatus):
         self.complete = complete
         # By partition: histories of partitions are not read in order of time.
         self._newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
-        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.shown}
+        shown = {one.name: one.terms for one in spec.shown}
+        budgets = {
+            name: Budget(to_float(one.limit, one.kind), one.kind.measure) for name, one in shown.items()
+        }
         covers = {one.name: [name for name in budgets if one.covers(name)] for one in spec.monitors}
         super().__init__(budgets, covers)
 
@@ -112,22 +115,22 @@ class StatusSnapshot(ReleasedStatus):
 
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
         """Return the state of a dataset; ``view`` is its committed account if this worker owns its shard."""
-        budget = self.budgets[dataset.name]
+        budget, terms = self.budgets[dataset.name], dataset.terms
         account, source = (budget, "alerts") if view is None else (view, "state")
         if view is None and not budget.reported:
             source = "declaration" if self.complete else "unknown"
         limit, spent, known = account.limit, account.spent, source != "unknown"
         return DatasetNow(
             dataset=dataset.name,
-            unit=dataset.unit,
+            unit=terms.unit,
             measure=budget.measure,
             limit=limit,
             spent=spent if known else None,
             reserved=account.reserved if known else None,
             source=source,
-            ends=None if dataset.ends_ms is None else dataset.ends_ms / 1000,
-            guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
-            guess_limit=best_guess(limit, dataset.kind),
+            ends=None if terms.ends_ms is None else terms.ends_ms / 1000,
+            guess_spent=best_guess(spent, terms.kind) if known and terms.kind is Kind.PURE else None,
+            guess_limit=best_guess(limit, terms.kind),
             outlook=exhaustion(budget.charges, max(limit - spent, 0.0), now) if known else None,
             monitors=list(self._monitors(dataset.name, known=known)) if view is None else view.monitors,
         )
