@@ -27,6 +27,7 @@ from aiokafka.protocol.transaction import EndTxnRequest
 
 from stream_svt.errors import MisuseError
 from stream_svt.kafka.batches import Batches, take_whole
+from stream_svt.kafka.frames import Frames
 
 Consumer: TypeAlias = Any  # aiokafka has no types
 
@@ -143,6 +144,10 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
     _login_at = _session_end = math.inf
     _login: asyncio.Task[None] | None = None
     _takes_requests = True
+
+    def _create_reader_task(self) -> Any:  # noqa: ANN401
+        self._writer.transport.set_protocol(Frames(self, self._protocol))
+        return super()._create_reader_task()  # which hears of the end of the connection only
 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401
         if isinstance(request, SaslAuthenticateRequest):
