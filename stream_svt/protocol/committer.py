@@ -52,7 +52,6 @@ class Committer:
 
     def __post_init__(self) -> None:
         self.uncommitted = 0  # records stepped and commands read since the last commit
-        self.steps: list[float] = []  # seconds of each engine step since then
         self.unread: deque[Record] = deque()  # fetched from the control partition
         self.fetched_at = 0.0  # when the current records were fetched
         self._charged_at: float | None = None
@@ -101,12 +100,9 @@ class Committer:
         status.views.update({view.dataset: view for view in commit.views})
         status.totals = commit.totals
         self.observer.committed(commit)
-        for seconds in self.steps:
-            self.observer.time("step_seconds", seconds)
         self._published(shown, began, now)
         if commit.events:
             self._charged_at = self.fetched_at or began
-        self.steps = []
         self.uncommitted = 0
         self._last_commit = now
         status.committed_at = self.clock.epoch()

@@ -334,10 +334,7 @@ class ShardSession(Committer):
         while True:
             if len(batch) > FEW:
                 await self.yield_turn()
-            began = self.clock.now()
             step = self.engine.step(batch)
-            if self.policy.cadence is None:
-                self.steps.append(self.clock.now() - began)
             if step.done:
                 break
             if step.durable_first:

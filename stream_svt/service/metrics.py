@@ -11,7 +11,7 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import prometheus_client as prometheus
 
@@ -109,7 +109,6 @@ METRICS: tuple[Metric, ...] = (
     _counter("records_rejected_total", "topic reason", "Records refused, by structural reason."),
     _counter("events_published_total", "", "Events published on the alert topic."),
     _gauge("outbox_events", "shard", "Events charged and durable, and not yet published."),
-    _histogram("step_seconds", "", "Engine time of a batch; only with `web.engine_times`."),
     _histogram("commit_seconds", "", "Time of a transaction."),
     _histogram("alert_latency_seconds", "", "From reading a query to its alert being published."),
     _counter("commits_total", "", "Transactions committed."),
@@ -137,9 +136,6 @@ _COUNTED: Mapping[str, str] = {
 """Counters of a monitor by event type."""
 
 _NOTHING = MonitorTotals(dict.fromkeys(STATES, 0), 0, 0, Counts(), Counts())
-
-ENGINE_TIMES: Final = "stream_svt_step_seconds"
-"""Engine times may depend on values, and are shown on request only."""
 
 
 class Registry(prometheus.CollectorRegistry):
@@ -171,8 +167,7 @@ def registered(
 class Metrics:
     """Metrics of one worker, in a registry of its own.
 
-    ``shards`` is the number of shards of the application, ``statuses`` returns those owned. The privacy guarantee does
-    not cover ``engine_times``.
+    ``shards`` is the number of shards of the application, ``statuses`` returns those owned.
     """
 
     def __init__(
@@ -183,17 +178,15 @@ class Metrics:
         *,
         shards: int = 1,
         control: str = "control",
-        engine_times: bool = False,
     ) -> None:
         self._registry = Registry()
         self._started = time.time()
         self._shards = shards
         self._statuses = statuses
-        shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
-        self._metrics = registered(shown, self._registry, COMMON_LABELS)
+        self._metrics = registered(METRICS, self._registry, COMMON_LABELS)
         self.fault: str | None = None
         self.configure(spec, application_hash)
-        for metric in shown:
+        for metric in METRICS:
             if not metric.labels and metric.kind != "gauge":
                 self._metrics[metric.name].labels(spec.application)
         for reason in FAILURES:
@@ -272,8 +265,7 @@ class Metrics:
 
     def time(self, name: str, seconds: float) -> None:
         """Add a duration to a histogram."""
-        if _PREFIX + name in self._metrics:
-            self._of(name).observe(seconds)
+        self._of(name).observe(seconds)
 
     def _of(self, name: str, *labels: str) -> Any:  # noqa: ANN401  of any kind
         return self._metrics[_PREFIX + name].labels(self._spec.application, *labels)

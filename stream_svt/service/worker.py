@@ -121,7 +121,6 @@ class Worker:
             self.statuses,
             shards=config.topics.partitions,
             control=config.topics.control,
-            engine_times=config.web.engine_times,
         )
         self.state = WorkerState.JOINING
         self.running: asyncio.Task[None] | None = None

@@ -298,9 +298,6 @@ class WebConfig(Strict):
     """Address to listen on. Default 127.0.0.1."""
     port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(fields.integer)] = 6066
     """Port. Default 6066."""
-    engine_times: fields.Flag = False
-    """Show the engine's time for each batch (`stream_svt_step_seconds`), which the guarantee does not cover: only
-    if everyone who sees the metrics may see the data. Default false."""
 
 
 class CommitConfig(Strict):

@@ -111,7 +111,7 @@ def lifecycle(kind: EventType) -> ReleasedEvent:
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
     """No name is exposed beside those of the table, and what no code fills would show, too: this fills every line."""
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
-    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
+    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked])
     parked, metrics.fault = ShardStatus(1), "clock"
     parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
     metrics.committed(Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]))
@@ -123,16 +123,6 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     assert found == {
         metric.name.removesuffix("_total"): {frozenset(COMMON_LABELS + metric.labels)} for metric in METRICS
     }
-
-
-def test_how_long_the_engine_took_is_told_on_request_only(spec: ApplicationSpec) -> None:
-    """A time may depend on values, and the promise does not cover it."""
-    silent, asked = Metrics(spec, "hash"), Metrics(spec, "hash", engine_times=True)
-    for metrics in (silent, asked):
-        metrics.time("step_seconds", 0.1)
-        metrics.time("step_seconds", 0.2)
-    assert "step_seconds" not in silent.rendering()().decode()
-    assert scrape(asked)["stream_svt_step_seconds_count",] == 2
 
 
 def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(

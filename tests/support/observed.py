@@ -146,8 +146,6 @@ class Fleet(Scene):
         places = ("north", "east", "west", "centre")
         self.names = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
-        for file in self.files:
-            file.write_text(file.read_text().replace("web: {", "web: {engine_times: true, "))
         self._forward_port = free_port()
         self.news = False
         """Whether there are high counts."""
