@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stream_svt.wording import counted
+from stream_svt.wording import counted, more
 
 
 class StreamSvtError(Exception):
@@ -38,25 +38,23 @@ class Problem:
 
 
 PROBLEMS_SHOWN = 20
-"""Maximum number of problems that an error lists."""
+"""Maximum number of problems that a message lists."""
 
 
 class ConfigError(StreamSvtError):
-    """The configuration cannot be used; ``problems`` are the first ones, by line, ``more`` counts the others."""
+    """The configuration cannot be used, for ``problems``, by line."""
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem], source: str = "configuration", more: int = 0) -> None:
-        found = sorted(problems)
-        self.problems, self.more = found[:PROBLEMS_SHOWN], more + len(found[PROBLEMS_SHOWN:])
-        self.source = source
-        count = len(self.problems) + self.more
-        lines = "".join(f"\n  {problem}" for problem in self.problems)
-        others = f"\n  and {self.more} more" if self.more else ""
-        super().__init__(f"{source}: {counted(count, 'problem')}{lines}{others}")
+    def __init__(self, problems: list[Problem], source: str = "configuration") -> None:
+        self.problems, self.source = sorted(problems), source
+        lines = "".join(f"\n  {problem}" for problem in self.problems[:PROBLEMS_SHOWN])
+        if left_out := more(len(problems) - PROBLEMS_SHOWN):
+            lines += f"\n {left_out}"
+        super().__init__(f"{source}: {counted(len(problems), 'problem')}{lines}")
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem], str, int]]:
-        return ConfigError, (self.problems, self.source, self.more)
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem], str]]:
+        return ConfigError, (self.problems, self.source)
 
 
 class MisuseError(StreamSvtError):

@@ -22,7 +22,7 @@ from stream_svt.monitor.texts import TextList
 from stream_svt.service import exact
 from stream_svt.service.json_columns import Columns, Options
 from stream_svt.service.json_lines import bad_size
-from stream_svt.service.mapped import BAD, as_text
+from stream_svt.service.mapped import BAD, texts_of
 from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
 
@@ -384,14 +384,10 @@ def schema_number(message: bytes) -> int | None:
 
 def _texts(name: str, column: Sequence[Any], rejects: dict[int, Reason]) -> list[str | None]:
     """Return a column of texts; what is refused or, for an id, missing, is added to ``rejects``."""
-    texts: list[str | None] = []
-    for row, found in enumerate(column):
-        text = as_text(found, name) if isinstance(found, int) else found
-        if text is None:
-            if name == "id":
-                rejects.setdefault(row, Reason.MISSING_ID)
-        elif not (isinstance(text, str) and 0 < len(text) <= MAX_TEXT):
-            rejects.setdefault(row, BAD[name])
-            text = None
-        texts.append(text)
-    return texts
+    known = [
+        one
+        if one is None or isinstance(one, int) or (isinstance(one, str) and 0 < len(one) <= MAX_TEXT)
+        else BAD[name]
+        for one in column
+    ]
+    return texts_of(name, known, rejects)

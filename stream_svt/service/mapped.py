@@ -94,7 +94,7 @@ class MappedJson:
                 for column, more in zip(columns, found, strict=True):
                     column.extend(more)
         texts = {
-            name: TextList(_texts(name, column, rejects))
+            name: TextList(texts_of(name, column, rejects))
             for name, column in zip(self.paths.texts, columns[1:], strict=True)
         }
         return Columns(exact.columns(columns[0]), texts, rejects, Options.none())
@@ -171,7 +171,7 @@ def _text(content: Raw, name: str) -> str | int | Reason | None:
         return BAD[name]
 
 
-def _texts(name: str, column: list[Any], rejects: dict[int, Reason]) -> list[str | None]:
+def texts_of(name: str, column: list[Any], rejects: dict[int, Reason]) -> list[str | None]:
     """Return a column of texts; what is refused or, for an id, missing, is added to ``rejects``."""
     if not _PLAIN.issuperset(map(type, column)):
         column = [
