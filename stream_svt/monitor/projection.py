@@ -62,6 +62,7 @@ class Projection:
         self._members = [self._group.count(group) for group in range(3)]
         self._amounts = [[*datasets.limits], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
         """Sums of each of `Amounts`."""
+        self._totals: Totals | None = None  # unless a sum has changed
         self._monitors: dict[str, _MonitorSums] = {}
 
     def cover(self, name: str) -> None:
@@ -70,12 +71,12 @@ class Projection:
         self._monitors[name] = _MonitorSums(runs.covers)
         for queue in (*runs.mutes.values(), *runs.queues.values()):
             self.count_queue(queue)
-        self._views_changed = True
+        self._views_changed, self._totals = True, None
 
     def remove(self, name: str) -> None:
         """Remove a monitor."""
         del self._monitors[name]
-        self._views_changed = True
+        self._views_changed, self._totals = True, None
 
     def shown(self) -> list[DatasetView]:
         """Return the views of all datasets that are shown one by one."""
@@ -119,9 +120,10 @@ class Projection:
         if sums is not None and number is not None and sums.covers[number]:
             counts = sums.muted if isinstance(queue, Mutes) else sums.queued
             counts.put(number, queue.waiting)
+            self._totals = None
 
     def _count(self, number: int, before: Amounts, now: Amounts) -> None:
-        group = self._group[number]
+        group, self._totals = self._group[number], None
         for sums, old, new in zip(self._amounts, before, now, strict=True):
             sums[group] += new - old
 
@@ -132,6 +134,7 @@ class Projection:
             sums.states[now[0]] += 1
             sums.spent[group] += now[1] - before[1]
             sums.left[group] += now[2] - before[2]
+            self._totals = None
 
     def view(self, number: int) -> DatasetView:
         """Return the released state of a dataset."""
@@ -154,6 +157,11 @@ class Projection:
 
     def totals(self) -> Totals:
         """Return the sums."""
+        if self._totals is None:
+            self._totals = self._sums()
+        return self._totals
+
+    def _sums(self) -> Totals:
         limit, spent, reserved, charges = self._amounts
         return Totals(
             monitors={

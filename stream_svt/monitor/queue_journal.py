@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -141,7 +142,7 @@ class QueueJournal:
 
     def save(self) -> dict[bytes, bytes | None]:
         """Return the records with the changes since the last save, by key; None deletes a record."""
-        older, self._written_bytes = list(self._records.items())[:_DELETED], 0
+        first, self._written_bytes = self._next, 0
         for queue in self.changed:
             for start in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
                 self._write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
@@ -149,16 +150,24 @@ class QueueJournal:
                 self._write(queue, queue.entries[name], line)
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
-        deleted = list(self._compact(older))
+        deleted = list(self._compact(first))
         self._end_record()
         written, self._written = self._written, {}
         return written | dict.fromkeys(deleted)
 
-    def _compact(self, older: Sequence[tuple[int, _Stored]]) -> Iterator[bytes]:
-        """Delete the oldest records, after writing their live entries again: at most about as much as changed."""
+    @property
+    def _is_compact(self) -> bool:
+        return self.size + self._open.size <= max(2 * self.live, _FLOOR)
+
+    def _compact(self, first: int) -> Iterator[bytes]:
+        """Delete the oldest records, none from ``first`` on, after writing their live entries again.
+
+        That writes at most about as much as changed.
+        """
         most = 2 * self._written_bytes
+        older = () if self._is_compact else [*islice(self._records.items(), _DELETED)]
         for number, oldest in older:
-            if self.size + self._open.size <= max(2 * self.live, _FLOOR) or self._written_bytes > most:
+            if number >= first or self._is_compact or self._written_bytes > most:
                 break
             for queue in oldest.queues:
                 if queue.newest_record == number:

@@ -60,13 +60,15 @@ class AlertTerms:
 class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
 
-    ``smallest_units`` are those of the cheapest top, ``alerts`` has the terms of alerts by branch.
+    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``alerts`` has the
+    terms of alerts by branch.
     """
 
     spec: MonitorSpec
     hash: str
     mechanism: SparseVector
     smallest_units: int
+    largest_units: int
     grid: Grid
     alerts: tuple[AlertTerms, ...]
 
@@ -77,7 +79,8 @@ class Plan:
         low, high = spec.grid_bounds
         mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
-        return cls(spec, spec.hash(), mechanism, mechanism.smallest_units, grid, tuple(alerts))
+        charges = [branch.charge_units for branch in mechanism.branches]
+        return cls(spec, spec.hash(), mechanism, min(charges), max(charges), grid, tuple(alerts))
 
 
 class Status:
@@ -432,8 +435,7 @@ class Runs:
 
     def top_branch_only(self, run_state: RunState) -> bool:
         """Return whether the rest of an open run cannot pay its most expensive branch."""
-        charges = [branch.charge_units for branch in self.plan.mechanism.branches]
-        return run_state.state is _RUNNING and len(charges) > 1 and run_state.left < max(charges)
+        return run_state.state is _RUNNING and run_state.left < self.plan.largest_units
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""

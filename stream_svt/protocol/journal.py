@@ -274,7 +274,7 @@ class Journal:
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
         """Encode events as they enter the outbox, so that a second publication has the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
-        proves = dict.fromkeys(released.CLOSING, self.records.sealing.prover())
+        proves = dict.fromkeys(released.CLOSING, self.records.sealing.prove)
         return [
             (event.sequence, event.data.dataset.encode(), encoded(event, prove=proves.get(event.type)))
             for event in events

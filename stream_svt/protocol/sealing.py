@@ -139,8 +139,9 @@ class Sealing:
         except InvalidTag:
             raise self._refuse(key, f"its seal is broken: it {_ALTERED}") from None
 
-    def prover(self) -> Callable[[bytes], str] | None:
-        """Return a function that proves content with the key; None without a key."""
+    @cached_property
+    def prove(self) -> Callable[[bytes], str] | None:
+        """Function that proves content with the key; None without a key."""
         return _prover(next(iter(self._masters.values()))) if self._masters else None
 
     def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:

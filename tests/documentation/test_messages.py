@@ -153,7 +153,7 @@ def _of_every_kind() -> Iterator[bytes]:
 
 
 def _encoded(event: ReleasedEvent) -> bytes:
-    prover = Sealing(RecordContext("cluster", "app", "state", 0), [bytes(32)], bytes).prover()
+    prove = Sealing(RecordContext("cluster", "app", "state", 0), [bytes(32)], bytes).prove
     return encode(
         event,
         application="app",
@@ -161,7 +161,7 @@ def _encoded(event: ReleasedEvent) -> bytes:
         time="2026-11-21T09:30:00.000Z",
         origin="1-00000000000000aa",
         state_id="5e" * 16,
-        prove=prover if event.type in CLOSING else None,
+        prove=prove if event.type in CLOSING else None,
     )
 
 

@@ -50,11 +50,12 @@ class Ending(StrEnum):
 class ProvingJournal(Journal):
     """A journal of a plain state that proves what a successor relies on: the rules read states as they are."""
 
-    _prover = staticmethod(Sealing(CONTEXT, [KEY], bytes).prover)
+    _proof = staticmethod(Sealing(CONTEXT, [KEY], bytes).prove)
 
-    async def _begin(self, *, fence: bool = False) -> None:
-        await super()._begin(fence=fence)
-        self.records.sealing.prover = self._prover
+    async def _read(self, *, fence: bool = False) -> dict[bytes, bytes]:
+        read = await super()._read(fence=fence)
+        self.records.sealing.prove = self._proof
+        return read
 
 
 @dataclass(frozen=True)
