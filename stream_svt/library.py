@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import BranchNoise, parse_choice, require, require_bool
-from stream_svt.mechanisms.contract import Mechanism, Run
+from stream_svt.mechanisms.contract import Mechanism, Run, Top
 from stream_svt.mechanisms.correction import Annealed, Optimal
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.grid import VALUE_LIMIT, Integers, grid_floor, grid_sensitivity
@@ -308,22 +308,14 @@ class _Noise:
         return draw
 
 
-@dataclass(frozen=True, slots=True)
-class _Reported:
-    """A top of a sweep, in grid steps."""
-
-    index: int
-    attempt: int
-    threshold: int
-    gap: int
-    charge: Fraction
-
-
 def _swept(
     mechanism: SparseVector, values: Integers, thresholds: Integers, entropy: Callable[[int], bytes]
-) -> list[_Reported]:
-    """Test all values, pass after pass, until the run or the corrections end."""
-    noise, waiting, found = _Noise(entropy), np.arange(len(values)), list[_Reported]()
+) -> Iterator[tuple[int, int, int, Top]]:
+    """Test all values, pass after pass, until the run or the corrections end.
+
+    Yield the index of each reported value, the attempt from 0, the threshold in grid steps, and the top.
+    """
+    noise, waiting = _Noise(entropy), np.arange(len(values))
     run = noise.open(mechanism)
     for attempt in range(len(mechanism.branches[0].corrections)):
         bars, asked = thresholds[waiting], values[waiting]
@@ -331,27 +323,27 @@ def _swept(
             run, asked, bars, attempt, noise.of(mechanism, waiting, asked, attempt)
         )
         for top in outcomes.tops:
-            index, gap = int(waiting[top.row]), top.gap or 0
-            found.append(_Reported(index, attempt, int(bars[top.row]), gap, top.charge))
+            yield int(waiting[top.row]), attempt, int(bars[top.row]), top
         waiting = np.delete(waiting, outcomes.rows)
         if mechanism.is_over(run) or not len(waiting):
             break
-    return found
 
 
-def _answer(mechanism: SparseVector, one: _Reported, grid: Fraction, beta: Fraction) -> SvtAnswer:
+def _answer(
+    mechanism: SparseVector, reported: tuple[int, int, int, Top], grid: Fraction, beta: Fraction
+) -> SvtAnswer:
     """Return a top in real units, with what its gap says about the value."""
-    [branch] = mechanism.branches
-    bar = one.threshold + branch.correction(one.attempt)
+    (index, attempt, threshold, top), [branch] = reported, mechanism.branches
+    bar, gap = threshold + branch.correction(attempt), top.gap or 0
     laws = {"query": mechanism.branch_laws[0], "threshold": mechanism.threshold_law}
-    bound = lower_bound(bar, one.gap, **laws, beta=beta)
+    bound = lower_bound(bar, gap, **laws, beta=beta)
     return SvtAnswer(
-        index=one.index,
-        gap=float(one.gap * grid),
+        index=index,
+        gap=float(gap * grid),
         bound=_real(bound, grid),
-        estimate=None if bound is None else estimate(bar, one.gap, **laws) * float(grid),
-        attempt=one.attempt + 1,
-        charge=one.charge,
+        estimate=None if bound is None else estimate(bar, gap, **laws) * float(grid),
+        attempt=attempt + 1,
+        charge=top.charge,
     )
 
 

@@ -86,18 +86,16 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
         ]
     else:
         kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
-        detail = " ".join(f"{name}={_readable(name, value)}" for name, value in data.detail.items())
+        # Moments, in Unix milliseconds, are shown as date and time.
+        shown = {
+            name: utc(it) if name == "until" and isinstance(it, int) else it
+            for name, it in data.detail.items()
+        }
+        detail = " ".join(f"{name}={value}" for name, value in shown.items())
         words = [click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
     if (account := data.account) is not None:
         words.append(f"{account.measure} {account.spent:g} of {account.limit:g} spent")
     return "  ".join(word for word in (when, *words) if word)
-
-
-def _readable(name: str, value: object) -> object:
-    """Return a detail of an event as text shows it: a moment, in Unix milliseconds, as date and time."""
-    if name != "until" or not isinstance(value, int):
-        return value
-    return utc(value)
 
 
 @common.command(

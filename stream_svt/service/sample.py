@@ -28,7 +28,7 @@ from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.topology import partitions_of
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-from stream_svt.settings.records import RecordLayout, steps
+from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
 OTHER_PARTITIONER = "other-partitioner"
@@ -164,28 +164,20 @@ class Sample:
         self.records = 0
         self.found: Counter[str] = Counter()
         self.first: dict[str, tuple[int, int]] = {}
-        self._examiner = Examiner(spec, topic, homes, keeps_ids=True, schemas=schemas)
-
-    @property
-    def layout(self) -> RecordLayout | None:
-        """Layout of the topic's records."""
-        return self._examiner.layout
+        self.examiner = Examiner(spec, topic, homes, keeps_ids=True, schemas=schemas)
 
     def add(self, partition: int, records: Sequence[Record]) -> None:
         """Examine consecutive records of a partition, at least one."""
         self.records += len(records)
-        for offset, what in self._examiner.findings(partition, records):
-            self._count(what, partition, offset)
-
-    def _count(self, what: str, partition: int, offset: int) -> None:
-        self.found[what] += 1
-        self.first.setdefault(what, (partition, offset))
+        for offset, what in self.examiner.findings(partition, records):
+            self.found[what] += 1
+            self.first.setdefault(what, (partition, offset))
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of finding, the most frequent first."""
         for what, count in self.found.most_common():
             where = "first at partition {}, offset {}".format(*self.first[what])
-            said, path = self._examiner.advice(what), self._examiner.path_of(what)
+            said, path = self.examiner.advice(what), self.examiner.path_of(what)
             if path and count == self.records:
                 effect = said.partition(": ")[2]
                 said = f"no record of the sample has field {path}: {effect}; correct the monitor's record"
@@ -218,7 +210,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
             for tp, end in ends.items():
                 start = max(0, end - -(-records // len(ends)))
                 async for batch in kafka.read_partition(reader, topic, tp.partition, start, doing):
-                    if one.layout is not None and one.layout.format == "avro":
+                    if (layout := one.examiner.layout) is not None and layout.format == "avro":
                         await _request(schemas, batch)
                     one.add(tp.partition, batch)
     return found

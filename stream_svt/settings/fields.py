@@ -32,7 +32,8 @@ RATIO_SCHEMA = {
     "type": "string",
     "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
 }
-DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
+_DURATION = r"([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+"
+DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION}$"}
 NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
 
 
@@ -474,22 +475,10 @@ def _max_runs(value: object) -> MaxRuns | str | None:
     return MaxRuns(count, duration_ms(match[2]))
 
 
+_RUNS_SCHEMA = {"type": "string", "pattern": f"^[0-9]+ per {_DURATION}$", "examples": ["2 per 1d"]}
 MaxRunsField = Annotated[
     MaxRuns | Literal["auto"] | None,
-    Form(
-        _max_runs,
-        {
-            "anyOf": [
-                {"enum": [AUTO, "off"]},
-                {
-                    "type": "string",
-                    "pattern": r"^[0-9]+ per ([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$",
-                    "examples": ["2 per 1d"],
-                },
-            ]
-        },
-        lambda rule: "off" if rule is None else str(rule),
-    ),
+    Form(_max_runs, {"anyOf": [{"enum": [AUTO, "off"]}, _RUNS_SCHEMA]}, lambda rule: str(rule or "off")),
 ]
 
 

@@ -37,22 +37,12 @@ Argv = Annotated[tuple[fields.PathText, ...], Field(min_length=1)]
 
 _PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MECHANISMS = {
-    **dict.fromkeys(("username", "password_file"), _PASSWORD),
-    **dict.fromkeys(
-        (
-            "oauth_token_command",
-            "oauth_token_url",
-            "oauth_client_id",
-            "oauth_client_secret_file",
-            "oauth_scope",
-            "oauth_ca_file",
-            "oauth_extensions",
-        ),
-        ("OAUTHBEARER",),
-    ),
+    "username": _PASSWORD,
+    "password_file": _PASSWORD,
+    "oauth_": ("OAUTHBEARER",),
     "aws_region": ("AWS_MSK_IAM",),
 }
-"""The SASL mechanisms that use a key."""
+"""The SASL mechanisms that use a key, by the beginning of its name."""
 _REQUIRED = ("username", "password_file", "aws_region")
 
 
@@ -151,7 +141,9 @@ class KafkaConfig(Strict):
 
     def _login_problems(self) -> Iterator[tuple[str, str]]:
         mechanism = self.sasl_mechanism
-        for name, users in _MECHANISMS.items():
+        used = {name: key for key in _MECHANISMS for name in type(self).model_fields if name.startswith(key)}
+        for name, key in used.items():
+            users = _MECHANISMS[key]
             is_set = bool(getattr(self, name))
             if is_set and mechanism not in users:
                 yield name, f"is used with sasl_mechanism {' or '.join(users)} only: remove it, or set that"
