@@ -29,17 +29,14 @@ _PROGRESS_SECONDS = 1.0
 
 @common.command(
     "send -c monitors.yaml < queries.jsonl",
-    "send -c monitors.yaml --dataset today --monitor hot < queries.jsonl",
+    "send -c monitors.yaml --dataset today --topic retail.counts < queries.jsonl",
 )
 @common.config_option()
 @common.option("--topic", "Query topic. Default: the only one.", metavar="TOPIC")
-@common.option("--monitor", "Send to the query topic of this monitor.", metavar="NAME")
 @common.option("--dataset", "Dataset of all lines, which then need no field 'dataset'.", metavar="NAME")
 @common.option("--from-line", "First line to send, from 1.", click.IntRange(1), default=1, metavar="N")
 @common.flag("--skip", "Skip invalid lines instead of stopping at the first one.")
-def send(
-    path: Path, topic: str | None, monitor: str | None, dataset: str | None, from_line: int, skip: bool
-) -> int:
+def send(path: Path, topic: str | None, dataset: str | None, from_line: int, skip: bool) -> int:
     """Send queries, one JSON object a line, from standard input.
 
     Each line is a query with one more field, `dataset`. It goes to the partition of its dataset. A line that the
@@ -48,7 +45,7 @@ def send(
     to go on. A producer's file needs no section sealing. Exit code 1: a line was invalid.
     """
     config = common.load(path)
-    topic, progress = _topic(config, topic, monitor), SendProgress(next_line=from_line)
+    topic, progress = _topic(config, topic), SendProgress(next_line=from_line)
     try:
         asyncio.run(_send(config, topic, progress, dataset=dataset, skip=skip))
     except asyncio.CancelledError:
@@ -58,15 +55,9 @@ def send(
     return 1 if progress.skipped else 0
 
 
-def _topic(config: Config, topic: str | None, monitor: str | None) -> str:
-    """Return the query topic that the options name."""
+def _topic(config: Config, topic: str | None) -> str:
+    """Return the query topic to send to."""
     topics = config.spec.topics()
-    if monitor is not None:
-        if topic is not None:
-            raise click.UsageError("--topic and --monitor cannot be combined: give one of them.")
-        topic = next((one.topic for one in config.spec.monitors if one.name == monitor), None)
-        if topic is None:
-            raise NotDeclared(f"no monitor {quote(monitor)} is declared in {config.source}")
     if topic is None and len(topics) > 1:
         raise click.UsageError(f"monitors read several topics: give --topic, one of {', '.join(topics)}.")
     if topic is not None and topic not in topics:
