@@ -117,7 +117,6 @@ def rate(value: str) -> float:
 )
 @option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", rate)
 @option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
-@common.json_option
 @common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
@@ -132,7 +131,6 @@ def plan(
     drift_from: float | None,
     rate: float | None,
     limit: str | None,
-    as_json: bool,
     plot: Path | None,
     **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
@@ -165,9 +163,6 @@ def plan(
             advice.draw(advised).savefig(plot, dpi=150)
         except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
             raise click.UsageError(f"--plot {plot}: {error}") from None
-    if as_json:
-        common.print_json(advice.as_json(advised, budget))
-        return
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
     click.echo(f"{head} No data was read, and nothing was spent.\n")

@@ -1,17 +1,16 @@
-"""A recommendation as text (table, lines to paste, expectations, warnings), as JSON, and as a picture."""
+"""A recommendation as text (table, lines to paste, expectations, warnings), and as a picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.planning.budget import SURE, PaidRuns, reported_margin
-from stream_svt.planning.model import Span, Workload, course, report_chances
+from stream_svt.planning.model import Workload, course, report_chances
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
@@ -127,30 +126,6 @@ def _warnings(recommendation: Recommendation) -> dict[str, bool]:
     }
 
 
-def as_json(recommendation: Recommendation, budget: PaidRuns | None) -> dict[str, Any]:
-    """Return table, expectations and warnings as JSON data; infinite numbers are null."""
-    workload = recommendation.workload
-    return {
-        "workload": {
-            "queries": workload.queries,
-            "positives": workload.positives,
-            "median_above": float(workload.above[len(workload.above) // 2]),
-            "median_below": float(workload.below[len(workload.below) // 2]),
-            "finite": workload.finite,
-            "drift_queries": getattr(workload.drift, "queries", None),
-            "drift_start": getattr(workload.drift, "start", None),
-            "queries_per_second": workload.rate,
-        },
-        "tried": recommendation.tried,
-        "recommended": recommendation.best.settings,
-        "candidates": [_candidate_json(candidate) for candidate in recommendation.candidates],
-        "present": None if recommendation.present is None else _candidate_json(recommendation.present),
-        "budget": None if budget is None else asdict(budget),
-        "expectations": expectations(recommendation, budget),
-        "warnings": warnings(recommendation),
-    }
-
-
 def _correction(candidate: Candidate) -> str:
     rule = candidate.monitor.correction
     if isinstance(rule, AnnealedOptions):
@@ -207,21 +182,6 @@ def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
         if budget.runs > 1 and budget.at_once is not None:
             text += f"; of these, {budget.at_once} may begin (max_runs)"
     return f"{text}."
-
-
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    figures = ("precision", "recall", "alerts", "false_alerts", "delay", "life.middle", "ends")
-    return {
-        "settings": candidate.settings,
-        "score": candidate.score,
-        **{name.removesuffix(".middle"): _span_json(candidate.range(name)) for name in figures},
-        "recall_by_chance": _span_json(candidate.forecast.recall_span),
-        "life_by_chance": _span_json(candidate.forecast.life),
-    }
-
-
-def _span_json(span: Span) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in span._asdict().items()}
 
 
 def _yaml(value: object) -> str:

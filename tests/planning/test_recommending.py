@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
-from stream_svt.planning.advice import as_json, draw, expectations, settings, table, warnings
+from stream_svt.planning.advice import draw, expectations, settings, table, warnings
 from stream_svt.planning.budget import PaidRuns
 from stream_svt.planning.recommending import EVEN
 from stream_svt.settings.fields import MaxRuns, Retry, Sweep
@@ -149,7 +148,6 @@ def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     assert "max_runs" not in text
     paced = PaidRuns(runs=3, last_run_alerts=4, at_once=MaxRuns(1, 86_400_000))
     assert "; of these, 1 per 1d may begin (max_runs)." in text_of(found, paced)
-    assert as_json(found, paced)["budget"]["at_once"] == {"count": 1, "within_ms": 86_400_000}
     assert "days" in text
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
 
@@ -168,15 +166,6 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
     found = recommended(belief=few, finite=True, queries=5000)
     assert "top-k" in text_of(found)
     assert ("uses up the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
-
-
-def test_json_has_no_infinities_and_includes_the_warnings():
-    found = recommended(belief=NONE, present=True)
-    data = json.loads(json.dumps(as_json(found, PaidRuns(runs=1, last_run_alerts=0)), allow_nan=False))
-    assert data["recommended"] == found.best.settings
-    assert data["candidates"][0]["life_by_chance"]["high"] is None or found.best.forecast.life.high < np.inf
-    assert data["warnings"] == warnings(found)
-    assert data["present"]["settings"] == {}
 
 
 @pytest.mark.parametrize(
