@@ -5,14 +5,13 @@ use the same transactional id: a run that starts later fences the earlier one, a
 versions have the same number, and no run replaces a version that it has not read.
 
 Parsing hundreds of thousands of names takes seconds and holds the GIL. So a worker parses a version in a subprocess,
-which returns it in pieces that take a few milliseconds each to load.
+which returns it in pieces that take a few milliseconds each to load (`parser`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
 import sys
 import time
@@ -30,9 +29,10 @@ from stream_svt.kafka.clients import BrokerUnavailable, Cluster, Denied, LoginRe
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
-from stream_svt.service.config import Config, spec_of
+from stream_svt.service.config import Config
 from stream_svt.service.group import user_data
 from stream_svt.service.homes import Homes
+from stream_svt.service.parser import spec_of
 from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen
@@ -46,12 +46,10 @@ FOLLOW_WAIT: Final = 1.0
 """Seconds that a fetch waits for a new version."""
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
-PIECE_SIZE = 500
-"""Datasets in a piece that the subprocess returns."""
 PARSER_OUTPUT: Final = 4000
 """Maximum of bytes logged of what the subprocess writes to standard error."""
 
-_PROGRAM = f"from {__name__} import parse; parse()"
+_PROGRAM = "from stream_svt.service.parser import parse; parse()"
 
 
 class Overtaken(StreamSvtError):
@@ -169,22 +167,6 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
     spec = replace(spec, datasets=tuple(datasets))
     homes = Homes(partitions, version.bundle.partitioner)
     return AppliedWorkload(spec, homes, (version.number, version.digest), application_hash)
-
-
-def parse() -> None:
-    """Parse the content of a version from standard input, and write the result to standard output."""
-    # Output that a library prints goes to standard error.
-    with os.fdopen(os.dup(1), "wb") as output:
-        os.dup2(2, 1)
-        result: object
-        try:
-            spec = spec_of(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle), sys.argv[1])
-        except ConfigError as error:
-            result = error
-        else:
-            pieces = (spec.datasets[at : at + PIECE_SIZE] for at in range(0, len(spec.datasets), PIECE_SIZE))
-            result = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
-        output.write(pickle.dumps(result))
 
 
 class Proposal(NamedTuple):

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from errno import ENOENT
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
@@ -21,7 +20,7 @@ from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.homes import Homes
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings import sections
-from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
+from stream_svt.settings.application import ApplicationSpec, application_of
 from stream_svt.settings.datasets import ReadNames, lines_of
 from stream_svt.settings.document import Document, KeyPath, did_you_mean, path_text, quote, read, without
 
@@ -100,17 +99,6 @@ def bundle_of(path: Path) -> Bundle:
     except ValueError as error:
         raise ConfigError([Problem(0, "", str(error))], str(path)) from None
     return Bundle(without(text, sections.SERVICE_KEYS), files)
-
-
-def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
-    """Return the specification in an applied bundle, or raise ConfigError with all problems."""
-
-    def names(path: str) -> Sequence[str]:
-        if path not in bundle.files:
-            raise FileNotFoundError(ENOENT, "it is not among the files applied")
-        return bundle.files[path].splitlines()
-
-    return load_spec(bundle.text, source, names)
 
 
 def content(path: Path) -> bytes:

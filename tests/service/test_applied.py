@@ -8,10 +8,10 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.service import applied
+from stream_svt.service import applied, parser
 from stream_svt.service.applied import read
-from stream_svt.service.config import spec_of
 from stream_svt.service.homes import Homes
+from stream_svt.service.parser import spec_of
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DatasetSpec
 from tests.service.test_metrics import SPEC
@@ -29,7 +29,7 @@ async def test_the_workload_parsed_by_a_subprocess_equals_the_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wanted = spec_of(version().bundle)
-    monkeypatch.setattr(applied, "spec_of", None)  # parse in the subprocess only
+    monkeypatch.setattr(parser, "spec_of", None)  # parse in the subprocess only
     found = await read(version(), 4)
     assert found == AppliedWorkload(wanted, Homes(4, "murmur2"), (7, version().digest))
     assert found.known_hash == wanted.hash() == found.declared.hash()

@@ -12,7 +12,8 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.kafka.aiokafka_fixes import connections
 from stream_svt.kafka.clients import stop_quietly
-from stream_svt.service.config import bundle_of, cluster_of, load_config, parse_config, spec_of
+from stream_svt.service.config import bundle_of, cluster_of, load_config, parse_config
+from stream_svt.service.parser import spec_of
 from stream_svt.service.signatures import signing_key
 from tests.support.keys import ed25519_pair
 from tests.support.tls import Authority
