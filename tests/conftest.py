@@ -7,12 +7,16 @@ import os
 import shutil
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.embedded import START_SECONDS, EmbeddedKafka, _answers
 from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
@@ -21,25 +25,36 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)
+_SHARED = pytest.StashKey[str]()
+
+
+_OWN_BROKERS = ("secure_broker", "lax_broker")
+"""Fixtures of brokers that a process starts for its tests."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests for several processes.
+    """Group and order the tests for several processes, each of which takes the next group when it has little left.
 
-    Three processes take the tests of brokers, module by module: they start those once, and mostly wait. Tests that
-    share a fixture of their module are kept together. Slow tests come first, so that no process is left with one at the
-    end.
+    Tests of brokers mostly wait. So they come first, none is left at the end: those of a broker of their own together,
+    the others module by module. Then come the slow ones. Tests that share a fixture of their module are kept together.
     """
-    of_brokers = sorted({item.location[0] for item in items if item.get_closest_marker("kafka")})
+    groups: dict[str, str] = {}
+    ranks: dict[str, int] = {}
+    for item in items:
+        path, marked = item.location[0], {mark.name for mark in item.iter_markers()}
+        own = [name for name in _OWN_BROKERS if name in getattr(item, "fixturenames", ())]
+        if own and "kafka" in marked:
+            groups[path], ranks[path] = own[0], 0
+        rank = 1 if marked >= {"kafka", "slow"} else 2 if "kafka" in marked else 3 if "slow" in marked else 4
+        ranks[path] = min(ranks.get(path, 4), rank)
     for item in items:
         path = item.location[0]
         if item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group(f"kafka-{of_brokers.index(path) % 3}"))
+            item.add_marker(pytest.mark.xdist_group(groups.get(path, path)))
         elif not item.get_closest_marker("xdist_group") and _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(path))
-    slow = {item.location[0] for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.location[0] not in slow)
+    items.sort(key=lambda item: ranks[item.location[0]])
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
@@ -73,15 +88,46 @@ def _guarded(original):
     return guarded
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Start the broker of the whole suite while its processes collect the tests."""
+    if config.args_source is config.ArgsSource.TESTPATHS:
+        shared = EmbeddedKafka(overrides=BROKER, jvm=("-Xmx1g",))
+        starting = threading.Thread(target=shared.start)
+        starting.start()
+        config.add_cleanup(shared.stop)
+        config.add_cleanup(starting.join)  # before the stop
+        config.stash[_SHARED] = shared.bootstrap_servers
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["broker"] = node.config.stash.get(_SHARED, None)
+
+
+@dataclass(frozen=True)
+class SharedBroker:
+    """The broker that all processes of a run use; a test that stops or reconfigures a broker starts its own."""
+
+    bootstrap_servers: str
+
+
 @pytest.fixture(scope="session")
-def broker() -> Iterator[EmbeddedKafka]:
-    """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own."""
+def broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
+    """One Apache Kafka: for all processes of the whole suite, else for this one."""
+    servers = getattr(request.config, "workerinput", {}).get("broker")
+    end = time.monotonic() + START_SECONDS
+    while servers and time.monotonic() < end:
+        if _answers(int(servers.rpartition(":")[2])):
+            yield SharedBroker(servers)
+            return
+        time.sleep(0.1)
     with EmbeddedKafka(overrides=BROKER) as kafka:
-        yield kafka
+        yield SharedBroker(kafka.bootstrap_servers)
 
 
 @pytest.fixture
-def topics(broker: EmbeddedKafka) -> Topics:
+def topics(broker: SharedBroker) -> Topics:
     """Return what makes topics of unique names on the broker of the session."""
     return Topics(broker.bootstrap_servers)
 
