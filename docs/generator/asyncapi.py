@@ -46,12 +46,13 @@ _FROM_CODE: Final[Mapping[str, object]] = {
     "NOISE": json.dumps([noise.value for noise in MONITORED]),
     "REASONS": json.dumps([str(reason) for reason in (*QUERY_REASONS, *Refusal)]),
 }
-WORDS: Final[Schema] = yaml.safe_load(
+WORDS: Final[Schema] = yaml.load(
     re.sub(
         r"\$([A-Z_]+)\b",
         lambda match: str(_FROM_CODE[match[1]]),
         Path(__file__).with_name("messages.yaml").read_text(encoding="utf-8"),
-    )
+    ),
+    yaml.CSafeLoader,
 )
 EVENTS: Final = {EventType(f"io.stream-svt.{name}.v1"): event for name, event in WORDS["events"].items()}
 TYPES: Final = (Alert, Account, Position, NoiseLaw, Reject, Command)

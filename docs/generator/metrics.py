@@ -46,7 +46,7 @@ def _alerts() -> str:
     """Return the alerts by severity, each with how long its condition must hold."""
     rules: list[dict[str, Any]] = [
         rule
-        for group in yaml.safe_load(_ALERTS.read_text(encoding="utf-8"))["groups"]
+        for group in yaml.load(_ALERTS.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
         for rule in group["rules"]
     ]
     lines: dict[str, list[str]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,16 @@ _GROUPING = re.compile(r"\b(?:by|on|without|group_left|group_right|ignoring)\s*\
 TARGET_LABELS = {"job", "instance"}
 
 
-def rules() -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path in RULE_FILES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                yield path, rule
-
-
-ALERTS = {rule["alert"]: rule for _, rule in rules() if "alert" in rule}
-RECORDED = {rule["record"]: rule for _, rule in rules() if "record" in rule}
+ALL_RULES: list[tuple[Path, dict[str, Any]]] = [
+    (path, rule)
+    for path in RULE_FILES
+    for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]
+    for rule in group["rules"]
+]
+ALERTS = {rule["alert"]: rule for _, rule in ALL_RULES if "alert" in rule}
+RECORDED = {rule["record"]: rule for _, rule in ALL_RULES if "record" in rule}
 ANNOTATED = {
-    label: {rule["labels"][label] for _, rule in rules() if label in rule.get("labels", {})}
+    label: {rule["labels"][label] for _, rule in ALL_RULES if label in rule.get("labels", {})}
     for label in ("horizon", "window", "bound")
 }
 
@@ -100,7 +98,7 @@ def promtool(program: str, *arguments: str | Path) -> subprocess.CompletedProces
 
 
 def test_every_name_label_and_word_in_the_rules_exists() -> None:
-    for path, rule in rules():
+    for path, rule in ALL_RULES:
         assert problems(rule["expr"]) == [], f"{path.name}: {rule.get('record') or rule.get('alert')}"
 
 
@@ -123,7 +121,7 @@ def expectations() -> dict[str, list[bool]]:
     """Return for each alert whether it fires, at every moment at which a test looks."""
     found: dict[str, list[bool]] = {name: [] for name in ALERTS}
     for path in TEST_FILES:
-        for scene in yaml.safe_load(path.read_text())["tests"]:
+        for scene in yaml.load(path.read_text(), yaml.CSafeLoader)["tests"]:
             for look in scene.get("alert_rule_test", []):
                 found[look["alertname"]].append(bool(look["exp_alerts"]))
     return found

@@ -263,7 +263,7 @@ def _imported(name: str) -> bool:
 def _metrics() -> set[str]:
     found = {metric.name for metric in (*METRICS, *FORWARD_METRICS)}
     for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
-        for group in yaml.safe_load(path.read_text())["groups"]:
+        for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]:
             found |= {rule["record"] for rule in group["rules"] if "record" in rule}
     return found | {name.removesuffix("_total") for name in found}
 
