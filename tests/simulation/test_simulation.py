@@ -71,7 +71,7 @@ FIRST = {
 }
 """The seed to begin with, where few catch it."""
 
-COUNT = 700
+COUNT = 450
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_crash_after_any_effect_is_survived(form: int) -> None:
     assert whole.rules.violations == []
     assert sum(event["type"] == EventType.ALERT for event in whole.rules.shown.values()) > 3
     for at in range(1, whole.effects + 1):
-        for fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.DELAYED):
+        for fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER, (Fault.UNKNOWN, Fault.DELAYED)[at % 2]):
             script = Script(7, form, 12, ((at, fault),))
             assert play(script).rules.violations == [], script
 
