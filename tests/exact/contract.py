@@ -30,7 +30,7 @@ Check = Callable[["Form"], None]
 Values = tuple[int, ...]
 Masses = np.ndarray[Any, np.dtype[np.float64]]
 
-CASES = 80
+CASES = 120
 BOX = 160
 UPWARD_ONLY = frozenset({Noise.EXPONENTIAL, Noise.GUMBEL})
 """Families whose alignment may only move up: P(k) <= e^(rate s) P(k + s) fails for s < 0."""
