@@ -7,16 +7,12 @@ import os
 import shutil
 import socket
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stream_svt.service.embedded import START_SECONDS, EmbeddedKafka, _answers
+from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
@@ -25,7 +21,6 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)
-_SHARED = pytest.StashKey[str]()
 
 
 _OWN_BROKERS = ("secure_broker", "lax_broker")
@@ -88,46 +83,15 @@ def _guarded(original):
     return guarded
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Start the broker of the whole suite while its processes collect the tests."""
-    if config.args_source is config.ArgsSource.TESTPATHS:
-        shared = EmbeddedKafka(overrides=BROKER, jvm=("-Xmx1g",))
-        starting = threading.Thread(target=shared.start)
-        starting.start()
-        config.add_cleanup(shared.stop)
-        config.add_cleanup(starting.join)  # before the stop
-        config.stash[_SHARED] = shared.bootstrap_servers
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    node.workerinput["broker"] = node.config.stash.get(_SHARED, None)
-
-
-@dataclass(frozen=True)
-class SharedBroker:
-    """The broker that all processes of a run use; a test that stops or reconfigures a broker starts its own."""
-
-    bootstrap_servers: str
-
-
 @pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
-    """One Apache Kafka: for all processes of the whole suite, else for this one."""
-    servers = getattr(request.config, "workerinput", {}).get("broker")
-    end = time.monotonic() + START_SECONDS
-    while servers and time.monotonic() < end:
-        if _answers(int(servers.rpartition(":")[2])):
-            yield SharedBroker(servers)
-            return
-        time.sleep(0.1)
+def broker() -> Iterator[EmbeddedKafka]:
+    """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own."""
     with EmbeddedKafka(overrides=BROKER) as kafka:
-        yield SharedBroker(kafka.bootstrap_servers)
+        yield kafka
 
 
 @pytest.fixture
-def topics(broker: SharedBroker) -> Topics:
+def topics(broker: EmbeddedKafka) -> Topics:
     """Return what makes topics of unique names on the broker of the session."""
     return Topics(broker.bootstrap_servers)
 

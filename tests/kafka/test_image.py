@@ -15,7 +15,7 @@ from stream_svt.monitor.released import EventType
 from tests.support.containers import PROGRAMS, Podman
 from tests.support.worker import HIGH, Scene
 
-pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 [SHOWN] = re.findall(r"docker run --rm (.*?)\\\n", PAGE)
