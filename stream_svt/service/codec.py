@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ class QueryDecoder:
         self.dataset_index = index
         self._monitors = frozenset(monitors)
         self._has_layout = layout is not None
+        self._known: Any = None  # see `stream_svt.service.columnar.Known`
         self._avro = None
         if layout is not None and layout.format == "avro":
             self._avro = AvroRecords(topic, layout, schemas or NoSchemas())
@@ -139,11 +140,12 @@ class QueryDecoder:
         """Return the columns of one record, or why it is rejected: for this ``reason`` of its key, if any."""
         from stream_svt.service import columnar  # pyarrow is loaded only for columnar records
 
+        self._known = columnar.Known() if self._known is None else self._known
         batch = QueryBatch(self.topic, offset, offset + 1)
         reason = reason or (bad_size(content) if readable else Reason.UNSUPPORTED_CONTENT_TYPE)
         try:
             if reason is None:
-                columnar.read(content, batch, self._monitors)
+                columnar.read(content, batch, self._monitors, self._known)
         except columnar.MalformedColumns as refused:
             reason = refused.args[0]
         if reason is not None:  # discard what was read

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -51,6 +51,12 @@ MAX_PARTS: Final = 256
 MAX_TEXT_IN_ALL: Final = 16 << 20
 """Maximum characters in the texts of all rows: a dictionary repeats a long text at the cost of one byte."""
 
+KEPT: Final = 1 << 16
+"""Bytes of a column of texts that is kept for the next record."""
+
+_SHORT: Final = 1 << 12
+"""Bytes of metadata that are kept for the next record."""
+
 _TINY: Final = 1e-300
 """Smallest absolute value of a threshold other than 0, as in JSON."""
 
@@ -79,33 +85,77 @@ class MalformedColumns(Exception):
     """A malformed columnar record; the argument is the `Reason`."""
 
 
-def read(message: bytes | memoryview, batch: QueryBatch, monitors: Collection[str]) -> None:
+class Known:
+    """The last short column of texts of each name: a record that has it again shares it, and the hashes of its texts.
+
+    Most records of a producer repeat their dictionaries.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, tuple[_Arrow, _Slices]] = {}
+
+    def slices(self, name: str, column: _Arrow) -> _Slices:
+        """Return the texts of a column, as `_Slices.of` does."""
+        last, found = self._columns.get(name, (None, None))
+        if found is not None and _same(last, column):
+            return found
+        found = _Slices.of(column)
+        bits, *buffers = column.buffers()
+        sizes = [buffer.size if buffer else KEPT for buffer in buffers]
+        if bits is None and not column.null_count and not column.offset and sum(sizes) < KEPT:
+            # A copy: the column would keep the whole fetch in memory.
+            copies = [None, *(pa.py_buffer(buffer.to_pybytes()) for buffer in buffers)]
+            copy = pa.Array.from_buffers(column.type, len(column), copies, 0)
+            found = _Slices.of(copy)
+            self._columns[name] = copy, found
+        return found
+
+
+def _same(known: _Arrow, column: _Arrow) -> bool:
+    """Tell whether two columns, the first without nulls and an offset, have the same bytes."""
+    return (
+        len(column) == len(known)
+        and not (column.offset or column.null_count)
+        and column.type == known.type
+        and all(
+            given is other or (given is not None and other is not None and given.equals(other))
+            for given, other in zip(column.buffers(), known.buffers(), strict=True)
+        )
+    )
+
+
+def read(
+    message: bytes | memoryview, batch: QueryBatch, monitors: Collection[str], known: Known | None = None
+) -> None:
     """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns.
 
-    The columns of the record's offset, time and dataset, and of the row numbers, are left to the caller.
+    The columns of the record's offset, time and dataset, and of the row numbers, are left to the caller. ``known`` is
+    the same for the records of one producer.
     """
+    known = Known() if known is None else known
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
     closed = _closed(parts)
-    ids = _texts(parts, "id", Reason.BAD_ID)
+    ids = _texts(parts, "id", Reason.BAD_ID, known)
     lacks_id = ids.missing
     if lacks_id.all() and rows and not closed.any():
         raise MalformedColumns(Reason.MISSING_ID)  # at once: such rows cost the sender nothing
-    series = _texts(parts, "series", Reason.BAD_SERIES)
-    sets = _texts(parts, "set", Reason.BAD_SET)
-    names = _texts(parts, "monitor", Reason.UNKNOWN_MONITOR)
+    series = _texts(parts, "series", Reason.BAD_SERIES, known)
+    sets = _texts(parts, "set", Reason.BAD_SET, known)
+    names = _texts(parts, "monitor", Reason.UNKNOWN_MONITOR, known)
     columns = ids, series, sets, names
     if sum(column.most() for column in columns) > MAX_TEXT_IN_ALL < sum(map(_Texts.characters, columns)):
         raise MalformedColumns(Reason.TOO_LARGE)
-    batch.monitor = names.of(~(names.missing | lacks_id | closed))
-    unknown = (row for row, name in batch.monitor.items() if name not in monitors)
-    faults = rows and [
-        *((row, Reason.MISSING_ID) for row in _first(lacks_id & ~closed)),
-        *((row, Reason.BAD_SET) for row in _first(closed & sets.missing)),
-        *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
-    ]
-    if faults:
-        raise MalformedColumns(min(faults)[1])
+    if rows and not (lacks_id is closed is np.False_ and names is _ABSENT):
+        batch.monitor = names.of(~(names.missing | lacks_id | closed))
+        unknown = (row for row, name in batch.monitor.items() if name not in monitors)
+        faults = [
+            *((row, Reason.MISSING_ID) for row in _first(lacks_id & ~closed)),
+            *((row, Reason.BAD_SET) for row in _first(closed & sets.missing)),
+            *((row, Reason.UNKNOWN_MONITOR) for row in islice(unknown, 1)),
+        ]
+        if faults:
+            raise MalformedColumns(min(faults)[1])
     batch.threshold, batch.markers = _limits(parts), sets.of(closed)
     batch.whole, batch.fraction = _values(parts)
     if marked := [*batch.markers]:
@@ -115,7 +165,7 @@ def read(message: bytes | memoryview, batch: QueryBatch, monitors: Collection[st
             batch.fraction[marked] = 0
         series = series if series is _ABSENT else series.without(marked)
     batch.series, batch.query_id = (NO_TEXTS if one is _ABSENT else one.texts for one in (series, ids))
-    if rows and not sets.missing.all():
+    if rows and sets is not _ABSENT and not sets.missing.all():
         found, which = sets.texts.at(np.arange(rows))
         batch.set_id = [found[index] for index in which.tolist()]
 
@@ -135,7 +185,8 @@ def _parts(message: bytes | memoryview) -> list[_Arrow]:
     try:
         # The reader checks that the messages are well formed.
         for header in pa.ipc.MessageReader.open_stream(message):
-            if _inflates(header.type, header.metadata.to_pybytes()):
+            metadata = header.metadata.to_pybytes()
+            if (_inflates if len(metadata) <= _SHORT else _inflates.__wrapped__)(header.type, metadata):
                 raise MalformedColumns(Reason.NOT_ARROW)
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
@@ -148,6 +199,7 @@ def _parts(message: bytes | memoryview) -> list[_Arrow]:
     return parts
 
 
+@lru_cache(maxsize=64)  # a producer's records repeat theirs
 def _inflates(kind: str, metadata: bytes) -> bool:
     """Tell whether reading a message would need extra memory: it is compressed, or has the other byte order."""
     if b"ARROW:experimental_compression" in metadata:  # how files of 2020 mark it
@@ -232,16 +284,16 @@ def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
     codes: _Integers | None = None
     while pa.types.is_dictionary(column.type):
         column.validate()
-        found, size = _fixed(column.indices), len(column.dictionary)
-        if column.null_count or found.dtype not in _AS_IS:
+        indices, has_nulls, column = column.indices, column.null_count > 0, column.dictionary
+        inside = found = _fixed(indices)
+        if has_nulls or found.dtype not in _AS_IS:
             found = found.astype(np.int64)
-        inside = found if column.null_count == 0 else found[_valid(column.indices)]
-        if inside.min(initial=0) < 0 or inside.max(initial=-1) >= size:
+            inside = found[_valid(indices)] if has_nulls else found
+        if inside.min(initial=0) < 0 or inside.max(initial=-1) >= len(column):
             raise pa.ArrowInvalid("an index beyond its dictionary")
-        if column.null_count:
-            found[~_valid(column.indices)] = -1
+        if has_nulls:
+            found[~_valid(indices)] = -1
         codes = found if codes is None else np.append(found, -1)[codes]
-        column = column.dictionary
     return codes, column
 
 
@@ -314,6 +366,11 @@ class _Slices:
         return found
 
     @cached_property
+    def texts(self) -> TextSlices:
+        """The texts, made on access."""
+        return TextSlices(self.buffer, self.start, self.length)
+
+    @cached_property
     def shortest(self) -> int:
         """The smallest length, at most 1."""
         return int(self.length.min(initial=1))
@@ -358,7 +415,7 @@ class _Texts:
     @property
     def texts(self) -> Texts:
         """The texts, made on access."""
-        entries = TextSlices(self.entries.buffer, self.entries.start, self.entries.length)
+        entries = self.entries.texts
         return entries if self.codes is None else TextCodes(entries, self.codes)
 
     def check(self, reason: Reason) -> None:
@@ -406,14 +463,14 @@ _ABSENT: Final = _Texts(_Slices(b"", _NOTHING, _NOTHING), _NOTHING)
 """A column that no batch has."""
 
 
-def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> _Texts:
+def _texts(parts: Sequence[_Arrow], name: str, reason: Reason, known: Known) -> _Texts:
     """Return a column of texts; one of another type, or with a text of a wrong length, rejects the record."""
 
     def slices(entries: _Arrow) -> _Slices:
         if not (pa.types.is_string(entries.type) or pa.types.is_large_string(entries.type)):
             entries.validate(full=True)
             raise MalformedColumns(reason)
-        return _Slices.of(entries)
+        return known.slices(name, entries)
 
     if (found := _joined([*_each(parts, name, slices)])) is not _ABSENT:
         found.check(reason)
@@ -555,8 +612,8 @@ def _decimals(column: _Arrow) -> exact.Columns:
 
 
 def _chosen(mask: _Mask, numbers: _Integers, other: int) -> _Integers:
-    """Return the numbers of a mask, and another one elsewhere, in time that does not depend on the mask."""
-    chosen: _Integers = numbers ^ other
-    chosen &= (-mask.view(np.int8)).astype(np.int64)
-    chosen ^= other
-    return chosen
+    """Set the numbers outside a mask to another one, in time that does not depend on the mask."""
+    numbers ^= other
+    numbers &= (-mask.view(np.int8)).astype(np.int64)
+    numbers ^= other
+    return numbers

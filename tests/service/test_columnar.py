@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
 from decimal import Decimal
@@ -88,11 +89,11 @@ def messages(draw: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def check(message: bytes) -> None:
+def check(message: bytes, known: columnar.Known) -> None:
     """Compare the columns of a message with its rows."""
     expected, batch, reason = columnar_rows.read(message, MONITORS), QueryBatch("t", 0, 1), None
     try:
-        columnar.read(message, batch, MONITORS)
+        columnar.read(message, batch, MONITORS, known)
     except columnar.MalformedColumns as refused:
         reason = refused.args[0]
     assert reason == expected.reason
@@ -108,10 +109,14 @@ def check(message: bytes) -> None:
     assert [*zip(batch.whole.tolist(), fraction.tolist(), strict=True)] == expected.values
 
 
-@settings(max_examples=120)
-@given(messages())
-def test_columns_hold_what_the_rows_hold_and_are_rejected_for_the_same_reason(message: bytes) -> None:
-    check(message)
+@settings(max_examples=80)
+@given(messages(), messages())
+def test_columns_hold_what_the_rows_hold_and_are_rejected_for_the_same_reason(
+    message: bytes, other: bytes
+) -> None:
+    known = columnar.Known()  # whatever records precede
+    for each in (message, other, message):
+        check(each, known)
 
 
 @settings(max_examples=60)
@@ -122,7 +127,20 @@ def test_damaged_records_are_read_or_rejected_as_row_by_row(message: bytes, seed
         damaged[chance.randrange(len(damaged))] = chance.choice(
             (0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256))
         )
-    check(bytes(damaged))
+    known = columnar.Known()
+    for each in (message, bytes(damaged), message):
+        check(each, known)
+
+
+def test_equal_dictionaries_of_records_are_one_whose_bytes_are_copied():
+    known, shared = columnar.Known(), []
+    for number, names in enumerate((["x", "y"], ["x", "y"], ["x", "z"], ["x", "yy"], ["x", "yy"])):
+        batch = QueryBatch("t", number, number + 1)
+        columnar.read(arrow(id=["a"] * 2, series=pa.array(names).dictionary_encode()), batch, (), known)
+        assert [batch.series[row] for row in range(2)] == names
+        shared.append(batch.series._entries)  # type: ignore[attr-defined]
+    assert [first is second for first, second in itertools.pairwise(shared)] == [True, False, False, True]
+    assert all(buffer.parent is None for buffer in known._columns["series"][0].buffers()[1:])
 
 
 def records_of(*messages: bytes) -> list[Record]:
