@@ -140,8 +140,8 @@ class OpensClosed(ProvingJournal):
 
 
 class OverlooksTheRecord(ProvingJournal):
-    async def _read(self) -> dict[bytes, bytes]:
-        raw = await self._log.read_state()
+    async def _read(self, *, fence: bool = False) -> dict[bytes, bytes]:
+        raw = await super()._read(fence=fence)
         raw.pop(CLOSED, None)
         return raw
 
