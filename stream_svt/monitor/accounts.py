@@ -72,8 +72,8 @@ _RECORD_BYTES, _SLOT_BYTES = 400, 200
 """Approximate size of a dataset's state record, and of each `RunState` in it without `RunState.earlier`."""
 EVENT_BYTES = 800
 """Approximate size of an event, in the outbox and on the alert topic."""
-# A global is faster than an attribute of the enum: loading compares it with every state.
-_RUNNING = State.RUNNING
+# A global is faster than an attribute of the enum: loading compares a state, and an alert asks for a kind.
+_RUNNING, _ZCDP = State.RUNNING, Kind.ZCDP
 
 Amounts = tuple[int, int, int, int]
 """A dataset's limit, spent and reserved amounts, and its number of charges."""
@@ -104,15 +104,10 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     def account(self, charge: int) -> Account:
         """Return the account after a charge, in the form that events carry."""
-        ledger = self.ledger
-        units = ledger.kind.units  # as in `to_float`
-        return Account(
-            measure=ledger.kind.measure,
-            charge=charge / units,
-            spent=ledger.spent / units,
-            reserved=ledger.reserved / units,
-            limit=ledger.limit / units,
-        )
+        ledger, kind = self.ledger, self.ledger.kind
+        units = kind.units  # as in `to_float`
+        amounts = charge / units, ledger.spent / units, ledger.reserved / units, ledger.limit / units
+        return Account(kind.measure, *amounts)
 
     def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:
         """Return the mechanism of the run that the ledger can pay for, whole or shortened; None if it cannot pay."""
@@ -148,7 +143,7 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
     def charge_top(self, run_state: RunState, charge: int) -> int:
         """Pay for a top from the run's reservation; return the increase of the ledger's total."""
         run_state.left -= charge
-        if self.ledger.kind is Kind.ZCDP:
+        if self.ledger.kind is _ZCDP:
             return 0
         self.ledger.spend_reserved(charge)
         run_state.spent += charge
@@ -360,7 +355,7 @@ class Accounts:
 
     def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
         """Return the account of a dataset and the state of a monitor in it, to change."""
-        account = self.account(number)
+        account = self.changed.get(number) or self.account(number)
         run_state = account.run_state(monitor)
         figures = self.before[number].figures
         if monitor not in figures:
@@ -395,15 +390,13 @@ class Accounts:
         if account is None:
             self.shard_events += 1
             subject = f"shard-{self.shard}"
-            name = f"{subject}/{self.shard_events}"
+            name = f"{self.application}/{subject}/{self.shard_events}"
         else:
             account.events += 1
             subject = subject or account.name
-            name = f"{account.name}/{data.monitor}/{data.run}/{account.events}"
-        name = f"{self.application}/{name}"
+            name = f"{self.application}/{account.name}/{data.monitor}/{data.run}/{account.events}"
         self.sequence += 1
-        event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
-        self.next.events.append(event)
+        self.next.events.append(ReleasedEvent(kind, name, self.sequence, subject, data))
 
     def announce(
         self,

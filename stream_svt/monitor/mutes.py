@@ -40,8 +40,8 @@ class Mutes(Queue[StoredMute]):
     def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
         """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
         entries = self.entries
-        if entries and _end(next(iter(entries.values()))) <= clock_ms:
-            self._discard(takewhile(lambda mute: _end(mute) <= clock_ms, entries.values()))
+        if entries and 0 <= next(iter(entries.values())).until <= clock_ms:
+            self._discard(takewhile(lambda mute: 0 <= mute.until <= clock_ms, entries.values()))
         if series in entries:
             self.remove(series)
         self.count += 1
@@ -62,7 +62,7 @@ class Mutes(Queue[StoredMute]):
 
 def _end(mute: StoredMute) -> int:
     """Return the clock (ms) at which a mute ends."""
-    return NEVER if mute.until in (FOR_EVER, UNTIL_RUN_ENDS) else mute.until
+    return NEVER if mute.until < 0 else mute.until
 
 
 class MuteFilter:

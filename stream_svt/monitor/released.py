@@ -53,7 +53,7 @@ CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
 """Events that a successor relies on: with a sealing key configured, they carry a proof of their writer."""
 
 
-class Account(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Account(msgspec.Struct, frozen=True, gc=False):
     """A dataset's account after an event.
 
     ``charge`` is what this event added to ``spent``; ``measure`` is "epsilon" or "rho" and holds for all four.
@@ -133,7 +133,7 @@ class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     detail: dict[str, Any] = {}
 
 
-class ReleasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ReleasedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event without its time, which the service sets when the event enters the outbox.
 
     Attributes:

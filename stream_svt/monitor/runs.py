@@ -29,6 +29,8 @@ from stream_svt.settings.monitors import MonitorSpec
 
 # As in `accounts`.
 _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
+_TOP, _LAST_TOP, _ALERT, _MUTED = Signal.TOP, Signal.LAST_TOP, EventType.ALERT, EventType.MUTED
+_NO_MUTE, _MUTE_RUN = Mute.NONE, Mute.RUN
 
 _AT_ONCE = -1
 """Lower bound of the timestamps of records."""
@@ -326,10 +328,10 @@ class Runs:
         run_state.run_tops += 1
         run_state.tops += 1
         is_last = run_state.left < plan.smallest_units
-        run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
+        run_state.signal(_LAST_TOP if is_last else _TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
-        accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
+        accounts.release(_ALERT, account, self._alert(account, run_state, crossing, charge), subject)
         accounts.add_size(series or "", crossing.query_id)
         ended = self._mute(account, run_state.run, crossing, clock_ms)
         if is_last:
@@ -373,11 +375,11 @@ class Runs:
 
     def _mute(self, account: DatasetAccount, run: int, crossing: Crossing, clock_ms: int) -> list[str]:
         dataset, series, rule = crossing.dataset, crossing.series, self.plan.spec.mute
-        if series is None or rule is Mute.NONE:
+        if series is None or rule is _NO_MUTE:
             return []
         until: int = FOR_EVER
         text: str | int = "period"
-        if rule is Mute.RUN:
+        if rule is _MUTE_RUN:
             until, text = UNTIL_RUN_ENDS, "run"
         elif not isinstance(rule, Mute):
             until = text = clock_ms + rule
@@ -385,7 +387,7 @@ class Runs:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
         self.filter.add(dataset, hash_of(series.encode()))
-        self.accounts.announce(EventType.MUTED, account, "alert", self.name, run, series=series, until=text)
+        self.accounts.announce(_MUTED, account, "alert", self.name, run, series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:

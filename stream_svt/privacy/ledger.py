@@ -75,7 +75,7 @@ Nothing was charged.
 
     def spend_reserved(self, units: int) -> None:
         """Spend reserved units on a threshold or a top (pure only); `MisuseError` if fewer are reserved."""
-        self._require_kind(Kind.PURE, "spend_reserved", "open_run")
+        self._require_kind(_PURE, "spend_reserved", "open_run")
         self._require_reserved(units)
         self.reserved -= units
         self.spent += units
