@@ -6,18 +6,21 @@
 # The version of Python that the tests run on. For a build that can be repeated, pin it by digest.
 ARG PYTHON=3.11-slim-bookworm
 
-FROM python:${PYTHON} AS build
+FROM python:${PYTHON} AS dependencies
 ARG EXTRAS=avro,msk
 WORKDIR /source
 # Without pip, which the image needs as little as this stage's compilers and caches.
 RUN python -m venv --without-pip /opt/stream-svt
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY pyproject.toml README.md LICENSE ./
-# What it depends on, with an empty package in its place: this layer is made anew for another pyproject.toml only.
-RUN mkdir stream_svt && touch stream_svt/__init__.py \
+COPY pyproject.toml ./
+# With an empty package: this layer is made anew for another pyproject.toml only, and releases share it.
+RUN mkdir stream_svt && touch stream_svt/__init__.py README.md LICENSE \
     && python -m pip --python /opt/stream-svt/bin/python install ".${EXTRAS:+[$EXTRAS]}"
+
+FROM dependencies AS build
+COPY README.md LICENSE ./
 COPY stream_svt stream_svt
-RUN python -m pip --python /opt/stream-svt/bin/python install --no-deps --force-reinstall .
+RUN python -m pip --python /opt/stream-svt/bin/python install --no-deps --ignore-installed --prefix /opt/package .
 
 FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="stream-svt" \
@@ -25,7 +28,8 @@ LABEL org.opencontainers.image.title="stream-svt" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN groupadd --gid 10001 stream-svt \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin stream-svt
-COPY --from=build /opt/stream-svt /opt/stream-svt
+COPY --from=dependencies /opt/stream-svt /opt/stream-svt
+COPY --from=build /opt/package /opt/stream-svt
 WORKDIR /etc/stream-svt
 ENV PATH=/opt/stream-svt/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -26,8 +26,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import wilcoxon
-
 from benchmarks.command import say
 
 QUICK = (
@@ -66,6 +64,8 @@ class Moved:
         differences = [after - before for before, after in zip(self.before, self.after, strict=True)]
         if not any(differences):
             return 1.0
+        from scipy.stats import wilcoxon  # slow to import
+
         with warnings.catch_warnings():  # equal differences: the probability is approximate
             warnings.simplefilter("ignore")
             return float(wilcoxon(differences).pvalue)
