@@ -61,9 +61,7 @@ def answers(program: ModuleType, messages: list[Message]) -> list[tuple[str, dic
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_one_user_every_question_is_the_same_and_no_answer_is_more_than_one_less(
-    program: ModuleType, seed: int
-) -> None:
+def test_without_one_user_every_question_is_the_same_and_no_answer_is_more_than_one_less(program, seed):
     rng = random.Random(seed)
     moments = [NOW + rng.uniform(-2 * HOUR, HOUR) for _ in range(2000)]
     pages = [*program.PAGES, "/secret"]
@@ -78,8 +76,8 @@ def test_without_one_user_every_question_is_the_same_and_no_answer_is_more_than_
 
 
 def test_a_user_counts_once_for_a_page_and_an_hour_and_by_the_time_of_the_request(
-    program: ModuleType,
-) -> None:
+    program,
+):
     before, after = NOW - 1, NOW + 1
     messages = [
         request("a", "/", before), request("a", "/", before), request("b", "/", after), request("a", "/", after),

@@ -94,8 +94,8 @@ def alarms(random: np.random.Generator, count: int = 200, **history_options: flo
     ("runs", "cluster", "most"), [(4, 1, 0.02), (20, 1, 0.02), (4, 4, 0.2), (20, 4, 0.1)]
 )
 def test_a_budget_spent_as_planned_raises_no_alarm_and_incidents_that_many_series_show_seldom_one(
-    runs: int, cluster: int, most: float
-) -> None:
+    runs, cluster, most
+):
     found = alarms(np.random.default_rng(1), runs=runs, pace=1, cluster=cluster, count=400)
     assert np.mean(np.isfinite(found)) <= most
 

@@ -53,8 +53,8 @@ def test_a_snapshot_that_is_there_is_never_written_again(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_transcript(
-    version: str,
-) -> None:
+    version,
+):
     account, found = _look(_sealed(version))
     content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
     records = {key.decode(): data.hex() for key, data in found.items()}
@@ -96,9 +96,7 @@ def test_what_is_changed_here_would_be_accepted_unchanged() -> None:
         ),
     ],
 )
-def test_a_state_of_a_newer_release_or_of_other_homes_is_refused_by_name(
-    change: Callable[[dict[str, Any]], object], said: str
-) -> None:
+def test_a_state_of_a_newer_release_or_of_other_homes_is_refused_by_name(change, said):
     with pytest.raises(UnreadableState, match=said):
         _look(_changed(change))
 

@@ -138,9 +138,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     assert about_d[-2:] == [EventType.RUN_CLOSED, EventType.RETIRED]
 
 
-async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(
-    scene: Scene, file: Path
-) -> None:
+async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(scene, file):
     config, brokers = scene.config(), scene.config().cluster()
     proposals = []
     for threshold in (100, 200):
@@ -206,9 +204,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     await follower.aclose()
 
 
-async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
-    scene: Scene, file: Path, monkeypatch
-) -> None:
+async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(scene, file, monkeypatch):
     monkeypatch.setattr("stream_svt.service.group.FORMAT", 0)
     await scene.start()
     with pytest.raises(

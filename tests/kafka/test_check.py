@@ -12,9 +12,7 @@ from tests.support.worker import HIGH, Scene
 pytestmark = pytest.mark.kafka
 
 
-async def test_what_check_tries_is_seen_by_nobody_and_every_shard_opens_afterwards(
-    scene: Scene, stream_svt
-) -> None:
+async def test_what_check_tries_is_seen_by_nobody_and_every_shard_opens_afterwards(scene, stream_svt):
     """Beside a worker, and while none runs; the newest state is still what the alerts name."""
     await scene.configure("alerts", {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
     worker = await scene.start()

@@ -71,9 +71,7 @@ def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerErro
         (TimeoutError(), BrokerUnavailable, "Unable to bootstrap"),
     ],
 )
-async def test_the_cause_of_a_failed_connection_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: Exception, kind: type, text: str
-) -> None:
+async def test_the_cause_of_a_failed_connection_is_told_once(monkeypatch, caplog, cause, kind, text):
     async def create_conn(*_: object, **__: object) -> None:
         raise cause
 
@@ -153,8 +151,8 @@ async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_oth
 
 
 async def test_reading_slowly_or_for_a_slow_caller_goes_on_until_the_position_stands_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """A client whose broker is gone after it returned the end of the partition returns nothing, without end."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
     found: list[int] = []
@@ -241,9 +239,7 @@ async def _trips(*_: object, **__: object) -> None:
         (_silence, _lost, True),
     ],
 )
-async def test_a_consumer_that_is_stopped_leaves_no_task_and_no_connection(
-    send: Callable[..., Awaitable[object]], close: Callable[..., Awaitable[object]] | None, agrees: bool
-) -> None:
+async def test_a_consumer_that_is_stopped_leaves_no_task_and_no_connection(send, close, agrees):
     """One whose broker is gone, or whose fetching or stopping ends in an error, closes no connections itself."""
     before = asyncio.all_tasks()
     for _ in range(3):
@@ -278,8 +274,8 @@ async def test_a_producer_that_hangs_leaves_no_task_and_holds_nobody_up(monkeypa
 
 
 async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     aiokafka_fixes.apply_fixes()
     connection, asked = Connection(), asyncio.Event()
 
@@ -352,9 +348,7 @@ def read(content: bytes, offset: int = 0) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("compiled", [DefaultRecordBatch, _DefaultRecordBatchPy])
 @pytest.mark.parametrize("codec", range(5))
-def test_odd_names_have_replacement_characters_and_nothing_else_changes(
-    monkeypatch, codec: int, compiled: type
-) -> None:
+def test_odd_names_have_replacement_characters_and_nothing_else_changes(monkeypatch, codec, compiled):
     monkeypatch.setattr(memory_records, "DefaultRecordBatch", compiled)
     names = ["good", Odd("x"), "later", Odd("x"), "good"]
     content = batch(*names, codec=codec) + batch("next", codec=codec, first=5)

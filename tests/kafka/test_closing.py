@@ -47,8 +47,8 @@ FULL = dict.fromkeys(TOPS, LIMIT * RUN)
 
 
 async def test_a_planned_move_to_another_cluster_fewer_partitions_and_another_partitioner_loses_nothing(
-    stage: Stage, secure_broker
-) -> None:
+    stage, secure_broker
+):
     """Whether the budgets are carried over from the source, or from a mirror of it; a worker then writes nothing."""
     old = await stage.old(partitions=4, partitioner="crc32")
     real = await old.spend(TOPS)
@@ -97,8 +97,8 @@ DISASTERS: dict[str, Disaster] = {
 
 
 async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(
-    stage: Stage,
-) -> None:
+    stage,
+):
     """All disasters at once, each to an application of its own; without its alerts all is lost."""
     async with asyncio.TaskGroup() as drills:
         for number, (words, happens) in enumerate(DISASTERS.items()):
@@ -191,9 +191,7 @@ async def _serve(app: Application, tops: dict[str, int]) -> Service:
     return service
 
 
-async def test_an_application_is_closed_carried_over_and_audited_with_its_successor(
-    stream_svt: Command, stage: Stage
-) -> None:
+async def test_an_application_is_closed_carried_over_and_audited_with_its_successor(stream_svt, stage):
     old = await stage.old(datasets="today, tomorrow")
     new = await stage.new(datasets="today, tomorrow", create=False)
     name, successor = old.application, new.application

@@ -45,8 +45,8 @@ def _program(example: str, scene: Scene, config: Path) -> Process:
 
 @pytest.mark.parametrize("example", COMMANDS)
 async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_leaves_in_order(
-    example: str, scene: Scene, broker
-) -> None:
+    example, scene, broker
+):
     service = scene.serve()
     await service.ready()
     for dataset in "abc":
@@ -82,9 +82,7 @@ async def applied_file(scene: Scene) -> Path:
     return file
 
 
-async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process(
-    scene: Scene, applied_file: Path
-) -> None:
+async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process(scene, applied_file):
     def process() -> tuple[object, ...]:
         root, client = logging.getLogger(), logging.getLogger("aiokafka")
         handlers = [(one, list(one.filters)) for one in root.handlers]
@@ -119,10 +117,10 @@ async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process
 
 
 async def test_a_mistake_in_the_configuration_is_raised_on_entering_with_the_text_of_run(
-    scene: Scene, applied_file: Path, tmp_path: Path
-) -> None:
+    scene, applied_file, tmp_path
+):
     busy, other = tmp_path / "busy.yaml", tmp_path / "other.yaml"
-    text = applied_file.read_text()  # noqa: ASYNC240  a small file of this machine
+    text = applied_file.read_text()
     other.write_text(text.replace("partitions: 2", "partitions: 5"))
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as taken:
         busy.write_text(re.sub(r"web: .*", f"web: {{port: {taken.sockets[0].getsockname()[1]}}}", text))
@@ -149,8 +147,8 @@ async def test_a_worker_that_cannot_start_ends_the_faust_app_around_it(scene: Sc
 
 
 async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its_shards(
-    scene: Scene, applied_file: Path, topics, tmp_path
-) -> None:
+    scene, applied_file, topics, tmp_path
+):
     other = Scene(scene.servers, topics.name("other"), directory=tmp_path)
     async with other.on_stage():
         file = other.write()
@@ -168,8 +166,8 @@ async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its
 
 
 async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_nothing(
-    scene: Scene, applied_file: Path, broker
-) -> None:
+    scene, applied_file, broker
+):
     async with stream_svt.Worker(applied_file) as worker:
         await scene.send("a", HIGH)
         await scene.send("b", HIGH)
@@ -186,9 +184,7 @@ async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_noth
     assert (len(found.alerts), found.queries) == (3, 4)
 
 
-async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_again(
-    scene: Scene, applied_file: Path
-) -> None:
+async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_again(scene, applied_file):
     entered = asyncio.Event()
 
     async def program() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -63,8 +62,8 @@ async def _two_at_once(scene: Scene) -> int:
     ],
 )
 async def test_the_protocol_as_it_is_passes_and_the_judge_catches_a_broken_one(
-    scene: Scene, broker, monkeypatch, part: type | None, play: Callable[[Scene], Awaitable[int]], said: str
-) -> None:
+    scene, broker, monkeypatch, part, play, said
+):
     if part is not None:
         monkeypatch.setattr(ports, "ShardLog" if part is NamesEachOwner else "Journal", part)
     numbers, member = itertools.count(1), Cluster.member

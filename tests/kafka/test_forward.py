@@ -40,9 +40,7 @@ async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
 
 
 @pytest.mark.debian
-async def test_every_committed_event_reaches_alertmanager_and_a_webhook_in_order(
-    stage, debian_program
-) -> None:
+async def test_every_committed_event_reaches_alertmanager_and_a_webhook_in_order(stage, debian_program):
     """An aborted copy, a forged record, an event that is refused, a halt that the next run ends."""
     program, amtool = debian_program("prometheus-alertmanager"), debian_program("amtool")
     rules = stage.directory / "am.yml"
@@ -118,9 +116,7 @@ async def test_every_committed_event_reaches_alertmanager_and_a_webhook_in_order
             assert await forwarder.end() == 0
 
 
-async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(
-    broker, topics, tmp_path
-) -> None:
+async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(broker, topics, tmp_path):
     """The soak in its short form, on a broker that stays."""
     outcome = await soak.blows(broker, topics.name("soak"), tmp_path, soak.SHORT, 1, restarts=False)
     assert (outcome.violations, outcome.count) == ([], soak.SHORT)
@@ -158,7 +154,7 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
 
 async def test_a_new_group_begins_at_the_oldest_event_and_goes_on_there_unless_retention_took_its_place(
     stage,
-) -> None:
+):
     """What retention took is missed loudly, and given up on request only."""
     receiver = Receiver()
     async with receiver.listening():
@@ -216,7 +212,7 @@ async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_b
 
 async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_each_is_named(
     secure_broker, tmp_path
-) -> None:
+):
     """Negative control: without the right to its groups it ends, and says which right is missing."""
     topic = f"secured-{tmp_path.name}"
     await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})

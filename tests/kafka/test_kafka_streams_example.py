@@ -56,7 +56,7 @@ def java(tmp_path_factory) -> list[str]:
 
 async def test_three_committed_alerts_of_a_dataset_are_a_burst_and_aborted_ones_do_not_count(
     java, broker, topics, tmp_path
-) -> None:
+):
     alerts, bursts = await topics("alerts", partitions=2), await topics("bursts")
 
     async def publish(*written: tuple[str, bytes], commit: bool = True) -> None:

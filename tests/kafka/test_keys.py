@@ -94,8 +94,8 @@ async def restarted(scene: Scene) -> Worker:
 
 
 async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_included(
-    guarded: Guarded,
-) -> None:
+    guarded,
+):
     scene = guarded.scene
     await guarded.command(Action.PAUSE, "a")
     await guarded.command(Action.RESUME, "a")
@@ -116,8 +116,8 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
 
 
 async def test_a_command_that_no_worker_came_to_in_time_expires_and_one_that_may_wait_is_withdrawn(
-    guarded: Guarded, stream_svt
-) -> None:
+    guarded, stream_svt
+):
     """Signed, and taken over: neither strikes later."""
     scene = guarded.scene
     file, signed = scene.write(more=KEYS), ("--signing-key", scene.directory / "alice.pem")

@@ -8,7 +8,6 @@ import json
 import pytest
 
 from stream_svt.service.web import about
-from stream_svt.settings.sections import Partitioner
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -34,9 +33,7 @@ async def produce(scene: Scene, keys: list[str], **settings: str) -> None:
 @pytest.mark.parametrize(
     ("partitioner", "settings"), [("crc32", {}), ("murmur2", {"partitioner": "murmur2_random"})]
 )
-async def test_every_query_of_a_producer_that_fits_is_tested(
-    scene: Scene, partitioner: Partitioner, settings: dict[str, str]
-) -> None:
+async def test_every_query_of_a_producer_that_fits_is_tested(scene, partitioner, settings):
     scene.partitioner = partitioner
     names = scene.datasets.split(", ")
     worker = await scene.start()
@@ -47,8 +44,8 @@ async def test_every_query_of_a_producer_that_fits_is_tested(
 
 
 async def test_a_producer_with_the_other_partitioner_is_told_by_log_status_lint_and_check(
-    scene: Scene, stream_svt, caplog
-) -> None:
+    scene, stream_svt, caplog
+):
     names = scene.datasets.split(", ")
     strays = [name for name in names if scene.homes.of(name.encode()) != scene.homes.other.of(name.encode())]
     assert 2 <= len(strays) < len(names)

@@ -88,8 +88,8 @@ async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noi
 
 
 async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_clock(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    scene, monkeypatch, caplog
+):
     for name, policy in (("state", "compact"), ("alerts", "delete")):
         await scene.configure(name, {"message.timestamp.type": "CreateTime", "cleanup.policy": policy})
     worker = await scene.start()
@@ -112,9 +112,7 @@ def _day(later: int = 0) -> str:
     return (datetime.now(UTC) + timedelta(days=later)).date().isoformat()
 
 
-async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
-    scene: Scene, monkeypatch
-) -> None:
+async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(scene, monkeypatch):
     old = f"datasets:\n  - names: [{scene.datasets}]\n"
     new = (
         f"datasets:\n  - generate: '{{name}}-{{date}}'\n    names: [north, south]\n    from: {_day(-2)}\n"

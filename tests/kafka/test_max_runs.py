@@ -35,8 +35,8 @@ async def limited_until(scene: Scene, dataset: str = "a") -> list[int]:
 
 
 async def test_sixty_high_values_begin_the_runs_that_are_allowed_a_takeover_keeps_that_and_time_ends_it(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+    scene, caplog
+):
     caplog.set_level(logging.WARNING, "stream_svt")
     config = scene.config(max_runs="2 per 6s")
     worker = await scene.start(config)
@@ -59,8 +59,8 @@ async def test_sixty_high_values_begin_the_runs_that_are_allowed_a_takeover_keep
 
 
 async def test_timestamps_of_producers_will_do_and_one_far_ahead_delays_its_own_dataset_until_a_resample(
-    scene: Scene,
-) -> None:
+    scene,
+):
     await scene.configure(
         "counts",
         {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "9223372036854775807"},

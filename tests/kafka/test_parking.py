@@ -142,9 +142,7 @@ SCENARIOS: list[tuple[Cause, str, Callable[[Application, int], Awaitable[Mend]] 
 """Why a shard parks, what is said of it, and what breaks it and returns what mends it: nothing where the file does."""
 
 
-async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
-    broker, topics, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(broker, topics, caplog):
     """Each shard is broken in another way, but two that go on; two are contradicted by the file.
 
     A parked shard that nobody mends writes nothing, whatever wakes it, and opens by itself once somebody has.
@@ -206,8 +204,8 @@ async def app(broker, topics, tmp_path) -> AsyncIterator[Application]:
 
 
 async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another_serves_all_shards(
-    app: Application, monkeypatch, tmp_path
-) -> None:
+    app, monkeypatch, tmp_path
+):
     """Its brokers are away, it has another key, no key, and a clock that is far off, as a member, too."""
     monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
     write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
@@ -254,9 +252,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     assert all(worker.alive for worker in app.workers)
 
 
-async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
-    secure_broker, tmp_path, topics
-) -> None:
+async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(secure_broker, tmp_path, topics):
     """What a shard may do by itself is to write under its own id; a topic has its permissions as a whole."""
     servers = secure_broker.bootstrap_servers
     async with Application(servers, topics.name("shop"), directory=tmp_path).on_stage() as app:

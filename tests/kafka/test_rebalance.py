@@ -109,9 +109,7 @@ async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: 
     assert "event=fenced" not in caplog.text
 
 
-async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_that_stays(
-    scene: Scene, caplog
-) -> None:
+async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_that_stays(scene, caplog):
     worker = await scene.start()
     await shared(worker)
     async with fed(scene):

@@ -67,9 +67,7 @@ async def read(
 
 
 @pytest.mark.parametrize("codec", ["producer", "snappy", "lz4"])
-async def test_what_producers_and_brokers_wrote_is_read_as_by_the_client(
-    broker, topics, monkeypatch, codec
-) -> None:
+async def test_what_producers_and_brokers_wrote_is_read_as_by_the_client(broker, topics, monkeypatch, codec):
     """A broker on whose topic another codec is set writes all batches anew, in Java."""
     configs = {} if codec == "producer" else CLOCK | {"compression.type": codec}
     codecs = CODECS if codec == "producer" else ("gzip", "zstd")

@@ -11,16 +11,13 @@ import pytest
 from stream_svt.service.rejects import REMEDIES
 from tests.support import records
 from tests.support.command_line import Ended
-from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
 Run = Callable[..., Awaitable[Ended]]
 BAD = b'{"id": "\x1b[31mred\xe2\x80\xae", "val'
 
 
-async def test_refused_records_are_counted_with_what_to_do_and_shown_without_escape_codes(
-    scene: Scene, stream_svt: Run
-) -> None:
+async def test_refused_records_are_counted_with_what_to_do_and_shown_without_escape_codes(scene, stream_svt):
     file = scene.write()
     worker = await scene.start()
     await scene.send("a", 1)

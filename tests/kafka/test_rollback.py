@@ -103,9 +103,7 @@ async def audited(app: Application) -> Audit:
     return await audit.audit_state(config, config.cluster())
 
 
-async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_state(
-    app: Application, monkeypatch
-) -> None:
+async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_state(app, monkeypatch):
     await app.spend({"a": 1})
     read_state = audit._read_state
 

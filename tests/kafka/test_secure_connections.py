@@ -183,8 +183,8 @@ async def _pauses(config: Config, key: SigningKey) -> str:
 
 
 async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_is_sent(
-    guarded: Guarded,
-) -> None:
+    guarded,
+):
     """Who may see a topic, and no more, is told so, too."""
     key, (write, read) = signing_key("00" * 32), OPERATOR
     seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
@@ -252,8 +252,8 @@ async def _subscribers_are_told(scene: Scene, seeing: Config, alone: Config, mem
 
 
 async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
-    guarded: Guarded, stream_svt, monkeypatch
-) -> None:
+    guarded, stream_svt, monkeypatch
+):
     """Each role as another user: apply, work, send, give a command, subscribe."""
     scene = guarded.scene
     printed = strimzi.grants(guarded.config())
@@ -290,8 +290,8 @@ async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
 
 
 async def test_a_refused_login_ends_a_worker_before_anything_is_applied_as_a_process_and_in_a_program(
-    secure_broker: SecureKafka, tmp_path
-) -> None:
+    secure_broker, tmp_path
+):
     scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
     file = scene.write()
     file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))

@@ -28,9 +28,7 @@ def assert_sound(outcome: Outcome, count: int) -> None:
     assert (SCARCE, "plain") in outcome.found.exhausted
 
 
-async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothing(
-    broker, topics, tmp_path
-) -> None:
+async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothing(broker, topics, tmp_path):
     """Two applications at once, for both spend their time waiting for sessions to end."""
     directories = [tmp_path / "kill", tmp_path / "zombie"]
     for directory in directories:

@@ -13,7 +13,6 @@ from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import Cluster, spans, stop_quietly
 from stream_svt.service.config import parse_config
-from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.ports import Requests, ShardFeed
 from tests.support.topics import Topics, administrator
 from tests.support.worker import Scene, until
@@ -46,9 +45,7 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
     assert "kafka.session_timeout" in str(worker.running.exception())
 
 
-async def test_no_client_creates_the_topic_that_it_asks_for(
-    lax_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_client_creates_the_topic_that_it_asks_for(lax_broker, monkeypatch):
     # Brokers create whatever topic a client asks for by default.
     monkeypatch.setattr("stream_svt.kafka.clients.CALL_DEADLINE", 2.0)
     apply_fixes()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -79,9 +78,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
     ids=["text", "jwt", "json", "quoted", "nan", "claims"],
 )
-async def test_a_program_prints_a_token_and_perhaps_for_how_long_it_is_valid(
-    printed: str, lifetime: float | None
-) -> None:
+async def test_a_program_prints_a_token_and_perhaps_for_how_long_it_is_valid(printed, lifetime):
     token = await prints(printed).fetch()
     if lifetime == EXPIRY:
         lifetime -= time.time()
@@ -110,9 +107,7 @@ async def test_what_is_no_token_is_refused_and_not_repeated(printed: str) -> Non
     ],
     ids=["missing", "fails", "leaves a child", "endless"],
 )
-async def test_a_program_that_prints_no_token_is_named(
-    command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_prints_no_token_is_named(command, said, monkeypatch):
     monkeypatch.setattr(tokens, "TOKEN_DEADLINE", 2.0)
     with pytest.raises(TokenUnavailable, match=said) as failed:
         await CommandTokens(command, Path()).fetch()
@@ -132,8 +127,8 @@ async def test_one_request_serves_all_who_wait_even_if_one_gives_up() -> None:
 
 
 async def test_an_unexpected_error_of_a_source_is_named_and_asked_again_after_a_pause(
-    clock: list[float],
-) -> None:
+    clock,
+):
     source = Source()
     source.failure = RuntimeError("can't start new thread: secret")
     provider = Tokens(source)
@@ -176,9 +171,7 @@ async def test_a_token_of_unknown_lifetime_is_used_for_a_minute(clock: list[floa
     assert await provider.token() == "token2"
 
 
-async def test_a_failed_source_is_asked_again_after_a_pause_and_a_valid_token_stays_in_use(
-    clock: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_source_is_asked_again_after_a_pause_and_a_valid_token_stays_in_use(clock, caplog):
     source = Source()
     provider = Tokens(source)
     await provider.token()
@@ -242,9 +235,7 @@ def endpoint(issuer: Issuer, tmp_path: Path) -> ClientCredentials:
 
 
 @pytest.mark.loopback
-async def test_a_token_endpoint_is_asked_with_the_clients_credentials(
-    issuer: Issuer, endpoint: ClientCredentials
-) -> None:
+async def test_a_token_endpoint_is_asked_with_the_clients_credentials(issuer, endpoint):
     issuer.lifetime = 300
     token = await endpoint.fetch()
     assert claims(token.text)["sub"] == "svt"
@@ -254,9 +245,7 @@ async def test_a_token_endpoint_is_asked_with_the_clients_credentials(
 
 
 @pytest.mark.loopback
-async def test_a_new_client_secret_is_read_without_a_restart(
-    issuer: Issuer, endpoint: ClientCredentials
-) -> None:
+async def test_a_new_client_secret_is_read_without_a_restart(issuer, endpoint):
     endpoint.secret_file.write_text("old")
     with pytest.raises(TokenRefused, match=r"refused the client \(401 invalid_client\); check kafka.oauth"):
         await endpoint.fetch()
@@ -285,8 +274,8 @@ async def test_a_new_client_secret_is_read_without_a_restart(
     ids=["scope", "page", "text", "down", "elsewhere", "no token", "list", "long"],
 )
 async def test_an_endpoint_without_a_token_is_named_and_its_answer_is_not_repeated(
-    issuer: Issuer, endpoint: ClientCredentials, answer: tuple[int, Any], kind: type, said: str
-) -> None:
+    issuer, endpoint, answer, kind, said
+):
     issuer.answer = answer
     with pytest.raises(kind, match=said) as failed:
         await endpoint.fetch()
@@ -294,9 +283,7 @@ async def test_an_endpoint_without_a_token_is_named_and_its_answer_is_not_repeat
 
 
 @pytest.mark.loopback
-async def test_a_slow_or_missing_endpoint_is_named(
-    issuer: Issuer, endpoint: ClientCredentials, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_or_missing_endpoint_is_named(issuer, endpoint, monkeypatch):
     monkeypatch.setattr(tokens, "TOKEN_DEADLINE", 0.2)
     issuer.delay = 0.5
     with pytest.raises(TokenUnavailable, match=f"{issuer.url}/token of kafka.oauth_token_url did not answer"):
@@ -341,8 +328,8 @@ def _signature(secret: str, region: str, query: dict[str, str]) -> str:
 
 
 async def test_a_token_for_msk_is_a_request_signed_with_the_credentials_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """It is computed here from AWS's description, too; nothing is sent."""
     secret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")

@@ -53,12 +53,12 @@ def config(secure_broker: SecureKafka, scene: Scene, issuer: Issuer) -> Callable
 
 
 async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_disturb_a_worker(
-    scene: Scene,
-    config: Callable[..., Config],
-    issuer: Issuer,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    scene,
+    config,
+    issuer,
+    caplog,
+    monkeypatch,
+):
     """A token takes longer to come than a member of the group may be silent."""
     monkeypatch.setattr(tokens, "RENEWAL", 0.3)
     asked, loop = len(issuer.asked), asyncio.get_running_loop()
@@ -75,8 +75,8 @@ async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_dis
 
 
 async def test_a_subscriber_the_forwarder_and_commands_log_in_with_the_same_keys(
-    secure_broker: SecureKafka, scene: Scene, config: Callable[..., Config], stream_svt: Run
-) -> None:
+    secure_broker, scene, config, stream_svt
+):
     worker = await scene.start(config())
     await scene.send("a", HIGH)
     await scene.settled(worker, 1)
@@ -106,8 +106,8 @@ async def test_a_subscriber_the_forwarder_and_commands_log_in_with_the_same_keys
 
 
 async def test_a_login_is_repeated_on_the_same_connection_before_its_session_ends(
-    secure_broker: SecureKafka, scene: Scene, config: Callable[..., Config], caplog: pytest.LogCaptureFixture
-) -> None:
+    secure_broker, scene, config, caplog
+):
     """No log line has a token or a password, at any level."""
     caplog.set_level(logging.DEBUG, "aiokafka")
     (scene.directory / "token").write_text(issued := secure_broker.issuer.token())
@@ -139,9 +139,7 @@ async def test_a_login_is_repeated_on_the_same_connection_before_its_session_end
     ],
     ids=["audience", "expired", "issuer", "garbage"],
 )
-async def test_a_token_that_the_brokers_refuse_is_described(
-    scene: Scene, config: Callable[..., Config], issuer: Issuer, claims: dict | None, said: str
-) -> None:
+async def test_a_token_that_the_brokers_refuse_is_described(scene, config, issuer, claims, said):
     token = "garbage" if claims is None else issuer.token(**claims)
     (scene.directory / "token").write_text(token)
     with pytest.raises(LoginRefused, match=f"brokers refused the access token .*{said}") as refused:
@@ -157,17 +155,13 @@ async def test_a_token_that_the_brokers_refuse_is_described(
     ],
     ids=["hangs", "fails"],
 )
-async def test_a_program_without_a_token_is_named(
-    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, source: str, said: str
-) -> None:
+async def test_a_program_without_a_token_is_named(config, monkeypatch, source, said):
     monkeypatch.setattr(tokens, "TOKEN_DEADLINE", 0.5)
     with pytest.raises(BrokerUnavailable, match=said):
         await kafka.cluster_id_of(config(source).cluster())
 
 
-async def test_a_client_that_the_token_endpoint_refuses_is_told_so(
-    scene: Scene, config: Callable[..., Config]
-) -> None:
+async def test_a_client_that_the_token_endpoint_refuses_is_told_so(scene, config):
     write_secrets(scene.directory, {"secret": "another secret"})
     with pytest.raises(LoginRefused, match=r"refused the client \(401 invalid_client\)") as refused:
         await kafka.cluster_id_of(config().cluster())

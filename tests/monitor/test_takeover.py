@@ -84,9 +84,7 @@ def change(play: Play, chance: random.Random, spec: ApplicationSpec) -> None:
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_a_loaded_engine_equals_the_one_that_wrote_its_state(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_engine_equals_the_one_that_wrote_its_state(seed, monkeypatch):
     if seed % 4:
         make_small(monkeypatch)
     chance = random.Random(seed)

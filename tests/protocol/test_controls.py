@@ -138,9 +138,7 @@ def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
 @pytest.mark.parametrize(
     ("stored", "first", "end", "place"), [(5, 0, 9, 5), (5, 5, 5, 5), (5, 0, 4, 0), (5, 7, 9, 7)]
 )
-def test_a_place_outside_of_the_partition_is_its_beginning(
-    stored: int, first: int, end: int, place: int
-) -> None:
+def test_a_place_outside_of_the_partition_is_its_beginning(stored, first, end, place):
     controls = Controls(CommandState(next=stored), STATE)
     assert controls.begin_at(first, end) == place
     assert controls.snapshot.next == place
@@ -152,9 +150,7 @@ def test_a_place_outside_of_the_partition_is_its_beginning(
     ),
     st.data(),
 )
-def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
-    sent: list[tuple[int, str, str]], data: st.DataObject
-) -> None:
+def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(sent, data):
     """Whatever stands on the partition, takeovers at any place and rereadings included."""
     stored, done = CommandState(), []
     records = [

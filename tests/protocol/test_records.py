@@ -19,9 +19,7 @@ records = st.builds(
 
 
 @given(st.lists(st.lists(records, max_size=5), min_size=1, max_size=4), st.data())
-def test_columns_give_the_records_back_whole_sliced_or_joined(
-    parts: list[list[OneRecord]], data: st.DataObject
-) -> None:
+def test_columns_give_the_records_back_whole_sliced_or_joined(parts, data):
     whole = [one for part in parts for one in part]
     joined = Records.concatenated([Records.of(part) for part in parts])
     assert list(joined) == whole

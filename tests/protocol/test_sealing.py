@@ -42,9 +42,7 @@ def test_every_changed_byte_and_every_truncation_is_found_and_the_key_named(seal
 @pytest.mark.parametrize(
     "foreign", [{"cluster": "c2"}, {"application": "sho"}, {"topic": "pshop.state"}, {"shard": 2}], ids=str
 )
-def test_a_record_from_elsewhere_does_not_open(
-    sealing: Sealing, masters: tuple[bytes, ...], foreign: dict[str, str]
-) -> None:
+def test_a_record_from_elsewhere_does_not_open(sealing, masters, foreign):
     record = Sealing(dataclasses.replace(CONTEXT, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
     with pytest.raises(UnreadableState, match="was written under another key, shard or cluster"):
         sealing.open(b"d/x", record)

@@ -26,8 +26,8 @@ def version(text: str = TEXT) -> Version:
 
 
 async def test_the_workload_parsed_by_a_subprocess_equals_the_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     wanted = spec_of(version().bundle)
     monkeypatch.setattr(parser, "spec_of", None)  # parse in the subprocess only
     found = await read(version(), 4)
@@ -57,9 +57,7 @@ async def test_a_parsed_version_arrives_in_pieces(monkeypatch: pytest.MonkeyPatc
         (TEXT.replace("file: names.txt", f"names: [{MISNAMED}]"), 50),
     ],
 )
-async def test_problems_of_a_version_are_the_same_as_when_parsed_in_this_process(
-    wrong: str, problems: int
-) -> None:
+async def test_problems_of_a_version_are_the_same_as_when_parsed_in_this_process(wrong, problems):
     with pytest.raises(ConfigError) as here:
         spec_of(version(wrong).bundle, "version 7 of the configuration")
     with pytest.raises(ConfigError) as there:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -340,9 +339,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
         ("m0", "state", lambda _: "halted", "is closed and has something left"),
     ],
 )
-def test_a_doctored_ledger_is_found(
-    part: str, name: str, changed: Callable[[Any], object], words: str
-) -> None:
+def test_a_doctored_ledger_is_found(part, name, changed, words):
     audit, state = _played()
     dataset = next(
         one for one, record in state.datasets.items() if record.run_states["m0"].state == "running"

@@ -159,9 +159,7 @@ class Watched(GroupPlay):
     ],
     ids=repr,
 )
-async def test_a_membership_that_the_client_ended_is_reported(
-    monkeypatch, task: str, error: BaseException, kind: type[Exception]
-) -> None:
+async def test_a_membership_that_the_client_ended_is_reported(monkeypatch, task, error, kind):
     """The client does not join again by itself: a standby would stay ready, and shards would stay paused."""
     play = Watched(monkeypatch)
     ended = getattr(play.coordinator, task)

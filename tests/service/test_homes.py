@@ -48,9 +48,7 @@ def test_crc32_is_that_of_ieee_802_3(key: bytes, expected: int) -> None:
         ),
     ],
 )
-def test_the_message_on_misrouted_records_names_the_partitioner_and_both_remedies(
-    own: Partitioner, cause: str, remedies: tuple[str, ...]
-) -> None:
+def test_the_message_on_misrouted_records_names_the_partitioner_and_both_remedies(own, cause, remedies):
     said = Homes(4, own).misrouted()
     assert cause in said
     assert all(remedy in said for remedy in remedies)

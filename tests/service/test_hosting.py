@@ -34,9 +34,7 @@ async def _versions(*texts: str) -> AsyncIterator[Version]:
         ((OSError(11, "no process"),), SPEC, "no process"),
     ],
 )
-async def test_an_invalid_version_is_logged_and_the_next_one_is_adopted(
-    caplog, errors: tuple[Exception, ...], text: str, reason: str
-) -> None:
+async def test_an_invalid_version_is_logged_and_the_next_one_is_adopted(caplog, errors, text, reason):
     adopted, raised = [], list(errors)
 
     async def adopt(workload: AppliedWorkload) -> None:

@@ -52,8 +52,8 @@ def test_an_outage_logs_at_most_five_lines_a_second_and_every_critical_one(clock
 
 
 def test_omitted_lines_are_counted_and_progress_of_many_shards_is_logged_completely(
-    clock: SimpleNamespace,
-) -> None:
+    clock,
+):
     log = logging.getLogger("stream_svt.service.shard")
     for shard in [*100 * [1], 2, 3]:
         clock.now += 60 * (shard == 2)
@@ -95,8 +95,8 @@ def test_every_value_of_every_event_has_a_name_of_its_own() -> None:
 
 
 def test_an_event_is_an_object_with_its_fields_and_a_library_says_what_it_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(JsonFormatter())
@@ -138,8 +138,8 @@ def test_a_number_that_json_lacks_is_a_text() -> None:
 
 
 def test_the_number_of_omitted_lines_is_a_field_of_events_and_a_word_of_other_lines(
-    clock: SimpleNamespace,
-) -> None:
+    clock,
+):
     handler = logging.getLogger().handlers[0]
     handler.setFormatter(JsonFormatter())
     ours, client = map(logging.getLogger, ("stream_svt.service.shard", "aiokafka"))

@@ -117,9 +117,7 @@ async def play(monkeypatch) -> AsyncIterator[Play]:
 
 
 @pytest.mark.parametrize("error", [ValueError("value 4711"), BrokerUnavailable("away")], ids=repr)
-async def test_a_self_test_that_cannot_run_is_repeated_and_ends_nothing(
-    play: Play, caplog, error: Exception
-) -> None:
+async def test_a_self_test_that_cannot_run_is_repeated_and_ends_nothing(play, caplog, error):
     await play.start()
     play.tests = [error, CLOCK]
     await play.request_self_test()  # the worker repeats it
@@ -202,9 +200,7 @@ async def test_a_worker_that_stops_is_alive_and_never_ready_again(play: Play) ->
     assert not play.worker.ready
 
 
-async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_kept(
-    play: Play, monkeypatch
-) -> None:
+async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_kept(play, monkeypatch):
     """A shard that parks requests a self-test only once."""
     monkeypatch.setattr(module, "TEST_EVERY", 0.2)
     play.worker.epoch = lambda: 1_000_000.0
@@ -236,8 +232,8 @@ async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_k
     ],
 )
 async def test_a_worker_with_other_homes_than_every_state_begins_no_further_shard(
-    monkeypatch: pytest.MonkeyPatch, began: list[tuple[int, str]], stays_out: bool
-) -> None:
+    monkeypatch, began, stays_out
+):
     """A shard that never started has no state that could refuse them: its datasets would get second ledgers."""
 
     async def stored(*_: object) -> AsyncIterator[tuple[int, bytes]]:

@@ -126,8 +126,8 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
 
 
 def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(
-    spec: ApplicationSpec,
-) -> None:
+    spec,
+):
     """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one; gaps in scales."""
     counted = {
         ("alerts_total", "hot"): 2,
@@ -215,8 +215,8 @@ def test_datasets_that_are_not_shown_one_by_one_are_summed_up(spec: ApplicationS
 
 
 def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """With 1,000 datasets x 40 monitors, each pair has three series; only so many pairs have their own."""
     monitor = SPEC[SPEC.index("  - {name: hot") :]
     monitors = "".join(monitor.replace("name: hot", f"name: m{number}") for number in range(40))

@@ -171,9 +171,7 @@ async def test_lost_records_and_a_client_whose_fetch_loop_ended_are_errors() -> 
         await play.fetch(0.0)
 
 
-async def test_a_client_that_does_not_start_is_tried_again_and_one_that_has_started_stops_with_the_feed() -> (
-    None
-):
+async def test_a_client_that_does_not_start_is_tried_again_and_one_that_has_started_stops_with_the_feed():
     play = Play(Brokers(refuse=KafkaConnectionError("away")))
     await play.feed.close()
     with pytest.raises(BrokerUnavailable):
@@ -251,9 +249,7 @@ async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches(
-    monkeypatch, seed: int
-) -> None:
+async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches(monkeypatch, seed):
     monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
     chance, play = random.Random(seed), Play()
     taken: dict[str, list[int]] = {topic: [] for topic in BOTH}
@@ -338,8 +334,8 @@ class BatchPlay(Play):
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_every_record_of_whole_batches_is_read_once_over_holds_stops_seeks_and_cancelled_fetches(
-    monkeypatch, seed: int
-) -> None:
+    monkeypatch, seed
+):
     monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
     monkeypatch.setattr(batches, "OBJECTS", 2)
     monkeypatch.setattr(batches, "PIECE", (50, 1 << 20)[seed % 2])

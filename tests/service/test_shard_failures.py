@@ -93,9 +93,7 @@ PARKED = [
 
 
 @pytest.mark.parametrize(("ending", "cause"), PARKED, ids=repr)
-async def test_permanent_errors_park_the_shard_and_report_the_cause(
-    played, caplog, ending: Exception, cause: Cause
-) -> None:
+async def test_permanent_errors_park_the_shard_and_report_the_cause(played, caplog, ending, cause):
     play = played(*[ending] * MANY)
     play.faults = ("counts cannot be read",)
     await play.stays(ShardState.PARKED, opened=1)
@@ -112,9 +110,7 @@ UNPROVED = (errors.UnreadableState("x"), errors.StateRolledBack("x"), errors.Unk
 
 
 @pytest.mark.parametrize("ending", UNPROVED, ids=repr)
-async def test_an_unproved_state_is_read_again_after_a_change_and_opened_once_it_proves(
-    played, ending: Exception
-) -> None:
+async def test_an_unproved_state_is_read_again_after_a_change_and_opened_once_it_proves(played, ending):
     play = played(ending)
     await play.stays(ShardState.PARKED, opened=1)
     assert play.reads == 1
@@ -131,9 +127,7 @@ async def test_an_unproved_state_is_read_again_after_a_change_and_opened_once_it
 
 
 @pytest.mark.parametrize("opening", [True, False], ids=["opening", "parked"])
-async def test_a_state_repaired_while_its_shard_reads_it_is_opened(
-    played, monkeypatch, opening: bool
-) -> None:
+async def test_a_state_repaired_while_its_shard_reads_it_is_opened(played, monkeypatch, opening):
     async def reads(*_: object, **__: object) -> None:
         if play.brokers.records[STATE] == 5:
             play.brokers.write(STATE)
@@ -184,7 +178,7 @@ async def test_a_survey_that_hangs_or_fails_keeps_no_shard_from_parking(played, 
 
 async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock_has_passed(
     played, monkeypatch
-) -> None:
+):
     now = [1e9]
     monkeypatch.setattr(module, "CLOCK", replace(module.CLOCK, epoch=lambda: now[0]))
     play = played(errors.TimestampAhead("too far", 1e9 + 5))
@@ -193,9 +187,7 @@ async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock
     await play.until(ShardState.RUNNING)
 
 
-async def test_no_command_is_missed_during_the_survey_or_retry_of_an_unproved_shard(
-    played, monkeypatch
-) -> None:
+async def test_no_command_is_missed_during_the_survey_or_retry_of_an_unproved_shard(played, monkeypatch):
     handled: list[int] = []
 
     async def give_up(_: object, record: SimpleNamespace) -> None:
@@ -239,9 +231,7 @@ async def test_an_expired_command_gives_no_state_up(monkeypatch, caplog, late: i
     assert ("event=command_refused shard=3" in caplog.text) == (not given_up)
 
 
-async def test_an_unexpected_error_leaves_a_parked_shard_parked_and_its_text_is_not_logged(
-    played, caplog
-) -> None:
+async def test_an_unexpected_error_leaves_a_parked_shard_parked_and_its_text_is_not_logged(played, caplog):
     play = played(ValueError("value 4711"), errors.UnreadableState("x"))
     play.brokers.errors[COMMANDS] = ValueError("value 4711")
     await play.stays(ShardState.PARKED, opened=2)
@@ -250,9 +240,7 @@ async def test_an_unexpected_error_leaves_a_parked_shard_parked_and_its_text_is_
 
 
 @pytest.mark.parametrize("seconds", [0, LONG], ids=["at once", "late"])
-async def test_a_missing_topic_is_distinguished_from_unreachable_brokers(
-    played, monkeypatch, seconds: float
-) -> None:
+async def test_a_missing_topic_is_distinguished_from_unreachable_brokers(played, monkeypatch, seconds):
     monkeypatch.setattr(module, "STEADY", LONG / 2)
     play = played(*[fails(BrokerUnavailable("no answer"), seconds)] * 3)
     play.faults = ("topic 'counts' does not exist",)
@@ -292,9 +280,7 @@ async def test_a_fenced_member_opens_again_and_a_non_member_does_not(played) -> 
 
 
 @pytest.mark.parametrize("wakes", [False, True], ids=["state", "command"])
-async def test_a_parked_non_member_fences_no_worker_and_gives_no_state_up(
-    played, monkeypatch, wakes: bool
-) -> None:
+async def test_a_parked_non_member_fences_no_worker_and_gives_no_state_up(played, monkeypatch, wakes):
     monkeypatch.setattr(module.Shard, "_give_up", lambda *_: pytest.fail("the state was given up"))
     play = played(*[errors.StateRolledBack("x")] * 3)
     await play.until(ShardState.PARKED)
@@ -306,8 +292,8 @@ async def test_a_parked_non_member_fences_no_worker_and_gives_no_state_up(
 
 @pytest.mark.parametrize("ending", [BrokerUnavailable("x"), ValueError("x")], ids=repr)
 async def test_a_shard_whose_long_opening_fails_is_opened_with_increasing_backoff(
-    played, monkeypatch, ending: Exception
-) -> None:
+    played, monkeypatch, ending
+):
     """Reading a large state takes longer than `STEADY`, which resets the count of failures."""
     waits: list[float] = []
     play = played(*[fails(ending, LONG)] * 8)
@@ -325,9 +311,7 @@ async def test_a_shard_whose_long_opening_fails_is_opened_with_increasing_backof
     assert waits == [0.0, 0.001, 0.002] + 5 * [0.003]
 
 
-async def test_a_shard_whose_long_opening_is_refused_is_tried_at_increasing_intervals(
-    played, monkeypatch
-) -> None:
+async def test_a_shard_whose_long_opening_is_refused_is_tried_at_increasing_intervals(played, monkeypatch):
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
     monkeypatch.setattr(module, "SURVEY_INTERVALS", (0.01, 5.0))
@@ -350,9 +334,7 @@ async def test_failures_are_reset_once_a_session_has_run_for_a_while(played, mon
 
 
 @pytest.mark.parametrize("step", ["end", "reader", "journal"])
-async def test_an_error_at_the_end_of_a_session_prevents_no_other_step(
-    played, monkeypatch, step: str
-) -> None:
+async def test_an_error_at_the_end_of_a_session_prevents_no_other_step(played, monkeypatch, step):
     monkeypatch.setattr(module, "BACKOFF", (0.0,))
     done: list[str] = []
 

@@ -108,9 +108,7 @@ def account(limit: float, measure: str = "epsilon") -> Account:
         "same topic",
     ],
 )
-def test_a_declaration_that_differs_from_the_events_is_told(
-    changes: dict[str, Any], message: str | None
-) -> None:
+def test_a_declaration_that_differs_from_the_events_is_told(changes, message):
     assert told(**changes) == ([] if message is None else [message])
 
 

@@ -30,8 +30,8 @@ def worker() -> Stub:
 
 
 async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_leaves_out_the_datasets(
-    worker: Stub,
-) -> None:
+    worker,
+):
     worker.shards = (owned(view("a", alerts=2)),)
     about, status = (
         json.loads(pages.worker_page(worker).body),
@@ -48,9 +48,7 @@ READY = {ShardState.REPLAYING, ShardState.RUNNING, ShardState.PARKED}
 
 
 @pytest.mark.parametrize("state", [None, *(state for state in ShardState)])
-def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_anyway(
-    worker: Stub, state: ShardState | None
-) -> None:
+def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_anyway(worker, state):
     """Without shards it is a standby."""
     status = owned()
     if state is not None:
@@ -129,9 +127,7 @@ async def test_every_page_is_served_read_only_with_its_type_and_the_strict_heade
 
 
 @pytest.mark.loopback
-async def test_scrapes_by_many_are_one_text_a_second_put_together_on_another_thread(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scrapes_by_many_are_one_text_a_second_put_together_on_another_thread(stage, monkeypatch):
     threads = []
 
     def slowly() -> bytes:
@@ -176,9 +172,7 @@ async def _refused(stage: Stage) -> bool:
 
 
 @pytest.mark.loopback
-async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(stage, monkeypatch, caplog):
     monkeypatch.setattr(pages, "CONNECTIONS", 3)
     silent = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
     assert await _refused(stage)

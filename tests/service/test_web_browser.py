@@ -99,9 +99,7 @@ def busy(stage: Stage) -> None:
     stage.worker.shards = (owned(), lost)
 
 
-async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_aloud(
-    chromium: Browser, stage: Stage
-) -> None:
+async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_aloud(chromium, stage):
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#link")).to_have_text("Live")
@@ -143,9 +141,7 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
         assert seen.said == []
 
 
-async def test_a_busy_page_has_landmarks_and_says_in_words_what_is_left_refused_and_happened(
-    chromium: Browser, stage: Stage
-) -> None:
+async def test_a_busy_page_has_landmarks_and_says_in_words_what_is_left_refused_and_happened(chromium, stage):
     busy(stage)
     rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared")]
     stage.worker.metrics.committed(Commit(rejects=rejects))
@@ -214,9 +210,7 @@ async def test_names_are_text_and_nothing_else(chromium: Browser) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_every_text_has_enough_contrast_in_both_schemes_and_nothing_moves(
-    chromium: Browser, stage: Stage, dark: bool
-) -> None:
+async def test_every_text_has_enough_contrast_in_both_schemes_and_nothing_moves(chromium, stage, dark):
     busy(stage)
     async with visit(chromium, stage.url, dark=dark, reduced_motion="reduce") as seen:
         page = seen.page
@@ -251,9 +245,7 @@ async def test_nothing_is_wider_than_a_narrow_screen(chromium: Browser, width: i
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
-    chromium: Browser, stage: Stage
-) -> None:
+async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(chromium, stage):
     busy(stage)
     async with visit(chromium, stage.url) as seen:
         page = seen.page
@@ -280,9 +272,7 @@ async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
         assert await page.locator("details[open]").count() == 3
 
 
-async def test_trouble_is_said_and_its_end_too_and_what_was_missed_is_caught_up(
-    chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trouble_is_said_and_its_end_too_and_what_was_missed_is_caught_up(chromium, stage, monkeypatch):
     monkeypatch.setattr("stream_svt.service.web.overview.RETRY_SECONDS", 0.1)
     stage.topic.put(alert("a", "one", at=time.time()))
     async with visit(chromium, stage.url) as seen:

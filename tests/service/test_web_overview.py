@@ -105,9 +105,7 @@ async def test_what_is_no_event_is_skipped_and_reaches_nobody(show: Show) -> Non
     assert b"forged" not in await show.overview.answer()
 
 
-async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
-    show: Show, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(show, monkeypatch):
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     show.topic.put(alert("a", "one"))
     assert await show.series() == ["one"]
@@ -128,9 +126,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
         (OSError(), "unreachable"),
     ],
 )
-async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(
-    show: Show, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
-) -> None:
+async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(show, monkeypatch, error, reason):
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.05)
 
     async def trouble() -> str:
@@ -172,8 +168,8 @@ async def test_another_specification_is_read_anew(show: Show) -> None:
     ids=["reads", "an answer"],
 )
 async def test_the_shards_get_their_turn_while_history_is_read_and_an_answer_is_made(
-    show: Show, monkeypatch: pytest.MonkeyPatch, records: int, asked_before: bool, least: int
-) -> None:
+    show, monkeypatch, records, asked_before, least
+):
     if asked_before:
         await show.ask()
         monkeypatch.setattr(module, "DATASETS_PER_TURN", 1)
@@ -247,9 +243,7 @@ def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnaps
     assert later.expected > outlook.expected  # a day without a charge
 
 
-def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho_and_of_a_period_when_it_is_over() -> (
-    None
-):
+def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho_and_of_a_period_when_it_is_over():
     pure = of(snapshot_of(SPEC, alert("a", account=account_of(1.0))), "a")
     assert (pure.guess_spent, pure.guess_limit) == (best_guess(1.0, Kind.PURE), best_guess(4.0, Kind.PURE))
     found = of(snapshot_of(PERIODS, complete=True), "day-2026-01-05")

@@ -133,9 +133,7 @@ def test_a_closed_shard_of_which_retention_took_some_balances_is_not_complete(mo
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(2, 9))
-def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
-    model: Model, number: int, after: bool
-) -> None:
+def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(model, number, after):
     model.send(3, "late", dataset=NAMES[30])
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
@@ -162,9 +160,7 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
         ({}, "can be proved"),
     ],
 )
-def test_a_command_to_give_up_that_names_something_else_or_a_sound_state_is_refused(
-    model: Model, fields: dict[str, Any], why: str
-) -> None:
+def test_a_command_to_give_up_that_names_something_else_or_a_sound_state_is_refused(model, fields, why):
     if fields:
         model.restore({})
     before = model.backup()
@@ -228,9 +224,7 @@ def test_behind_a_gap_a_part_of_one_transaction_leaves_nothing(model: Model, bef
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(
-    model: Model, gives_up: bool
-) -> None:
+def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(model, gives_up):
     """A forged event behind a gap says that nothing was spent: the dataset would count as seen since the gap."""
     template = next(event for event in events(model, EventType.DECLARED))
     close_for_ever(model)
@@ -297,9 +291,7 @@ def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> Non
 @pytest.mark.parametrize(
     ("shown", "closed_day", "ends"), [("1970-01-05", 1, 5), ("1970-01-02", 7, 8), ("1970-01-02", 0, 2)]
 )
-def test_a_successor_is_told_which_generated_periods_had_begun(
-    shown: str, closed_day: int, ends: int
-) -> None:
+def test_a_successor_is_told_which_generated_periods_had_begun(shown, closed_day, ends):
     """The latest one shown, or that of ten minutes after the last event; none of them is among the datasets."""
     daily = "{generate: 'shop-{date}', from: 1970-01-01, limit: 2, unit: one basket}"
     datasets = f"[{daily}, {{name: plain, limit: 5, unit: one basket}}]"

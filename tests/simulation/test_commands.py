@@ -53,9 +53,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(2, 10))
-def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twice(
-    model: Model, number: int, after: bool
-) -> None:
+def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twice(model, number, after):
     model.command("all", action=Action.CLOSE)
     model.dies_at(nth(number), after=after)
     model.serve(2)
@@ -65,9 +63,7 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
 
 
 @pytest.mark.parametrize("slices", [2, 4, 5])
-def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_datasets(
-    model: Model, slices: int
-) -> None:
+def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_datasets(model, slices):
     """A run that it closed before would end without the top that a dead owner has found in it."""
     last = NAMES[-1]
     model.send(1, "low", dataset=last, value=0)
@@ -106,9 +102,7 @@ def test_where_no_monitor_that_is_meant_runs_a_command_to_all_is_refused(model: 
     assert model.last_command()[1] == 1
 
 
-def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
-    model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(model, caplog):
     state, _ = model.last_command()
     before = len(msgspec.msgpack.encode(model.stored_meta().commands))
     for number in range(3_000):
@@ -146,8 +140,8 @@ def outcomes(model: Model) -> list[tuple[str, int]]:
 
 
 def test_a_command_that_nobody_came_to_in_time_changes_nothing_uses_its_number_up_and_says_so(
-    model: Model,
-) -> None:
+    model,
+):
     sent = model.command("late", action=Action.CLOSE, dataset="d007", expires=int(model.now * 1000) + 30_000)
     model.now += 31
     model.serve()
@@ -188,9 +182,7 @@ def test_a_command_expires_by_the_brokers_clock_not_by_the_workers(model: Model)
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", [None, 1, 2, 3, 4])
-def test_a_withdrawal_wins_over_the_command_before_it_whoever_takes_over(
-    model: Model, number: int | None, after: bool
-) -> None:
+def test_a_withdrawal_wins_over_the_command_before_it_whoever_takes_over(model, number, after):
     """Even where the command and its withdrawal are not read together."""
     model.command("bad", action=Action.CLOSE)
     for _ in range(40):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -86,8 +85,8 @@ def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compacted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "_DELETED": 3}
     for name, value in small.items():
         monkeypatch.setattr(queue_journal, name, value)
@@ -160,9 +159,7 @@ def _closes_and_retires(engine: Engine) -> Iterator[None]:
     ],
     ids=["under another price", "of an undeclared dataset, until it is retired"],
 )
-def test_a_run_that_stays_open_is_caught(
-    module: ModuleType, mistakes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_stays_open_is_caught(module, mistakes, said, monkeypatch):
     for name, mistake in mistakes.items():
         monkeypatch.setattr(module, name, mistake)
     faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))

@@ -68,9 +68,7 @@ class Week(World):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_week_of_schedules_mutes_periods_faults_and_clock_steps_breaks_no_rule(
-    seed: int, monkeypatch
-) -> None:
+def test_a_week_of_schedules_mutes_periods_faults_and_clock_steps_breaks_no_rule(seed, monkeypatch):
     monkeypatch.setattr(world_module, "MOST_EFFECTS", 200_000)
     chance = random.Random(seed)
     kinds = [kind for kind in Fault if kind not in RARE]
