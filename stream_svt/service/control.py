@@ -33,6 +33,7 @@ from stream_svt.protocol.controls import CLOCK_KEY
 from stream_svt.protocol.records import Record
 from stream_svt.service.config import Config
 from stream_svt.service.ports import context_of
+from stream_svt.service.shown import ShardShown
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import partitions_of
 from stream_svt.settings.document import did_you_mean, quote
@@ -195,36 +196,13 @@ async def _brokers_ahead_ms(producer: AIOKafkaProducer, control: str, shard: int
     return int(sent.timestamp) - _now_ms() if sent.timestamp_type == 1 else 0
 
 
-class NewestEvent(NamedTuple):
-    """Newest event of a shard: id of its state, and number of the last command that it used up.
-
-    ``event`` and ``origin`` identify the event; a closed shard has a ``successor``, and is ``given_up`` if it was
-    closed without its state.
-    """
-
-    state: str
-    number: int
-    event: int = 0
-    origin: str = ""
-    successor: str = ""
-    given_up: bool = False
-
-    @classmethod
-    def of_event(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
-        """Return what an event says."""
-        fields = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
-        if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
-            return cls(*fields)
-        return cls(*fields, str(data.detail.get("successor", "")) or "nobody", data.reason == "given-up")
-
-
 _OVERTAKEN = "not carried out: another command came before it; give it again"
 
 
 class _Dialog:
     """Commands and replies of one shard; ``sent`` is the first command of ``queue`` while it waits for a reply."""
 
-    def __init__(self, shard: int, alerts: str, newest: NewestEvent | None) -> None:
+    def __init__(self, shard: int, alerts: str, newest: ShardShown | None) -> None:
         self.queue: deque[Addressed] = deque()
         self.sent: Command | None = None
         self._begun = False
@@ -248,7 +226,7 @@ class _Dialog:
         """
         while self.queue and self.sent is None:
             command = self.queue[0].command
-            known = self._known or (NewestEvent("", 0) if command.gives_up else None)
+            known = self._known or (ShardShown() if command.gives_up else None)
             if known is None:
                 break
             # A closed shard whose key is lost may still be given up for the same successor.
@@ -257,9 +235,9 @@ class _Dialog:
                 message = f"the shard is closed permanently, for successor {known.successor!r}"
                 self._answer(message, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
-            fields: dict[str, Any] = {"number": known.number + 1}
+            fields: dict[str, Any] = {"number": known.command + 1}
             if command.gives_up:
-                fields = {"event": known.event, "origin": known.origin}
+                fields = {"event": known.events, "origin": known.origin}
             if command.action is not Action.WITHDRAW:
                 fields["expires"] = expires
             self.sent, self._begun = msgspec.structs.replace(command, state=known.state, **fields), False
@@ -271,8 +249,8 @@ class _Dialog:
         if (event := _event(record)) is None:
             return False
         envelope, data = event
-        known = NewestEvent.of_event(envelope, data)
-        if self._known is None or known.state != self._known.state or known.number >= self._known.number:
+        known = ShardShown().take(envelope, data)
+        if self._known is None or known.state != self._known.state or known.command >= self._known.command:
             self._known = known
         if self.sent is None:
             return False
@@ -289,7 +267,7 @@ class _Dialog:
         if known.state != self.sent.state:
             self._answer(_OVERTAKEN, accepted=False)
             return True
-        self._begun = known.number >= self.sent.number  # a command to all datasets reports progress
+        self._begun = known.command >= self.sent.number  # a command to all datasets reports progress
         return self._begun
 
     def _answer_of_other(self, sent: Command, reply: Lifecycle) -> None:
@@ -348,17 +326,17 @@ class _Dialog:
 
 async def newest_events(
     reader: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
-) -> dict[int, NewestEvent]:
+) -> dict[int, ShardShown]:
     """Return the newest event of each shard; the reader then stands at the end of the partitions.
 
     Partitions are read from the end backwards, at most `MAX_LOOKBACK` offsets.
     """
     doing = "looking for the newest events"
-    found: dict[int, NewestEvent] = {}
+    found: dict[int, ShardShown] = {}
     spans = await kafka.edges(reader, partitions, doing)
     for tp in partitions:
         if (event := await kafka.newest(reader, tp, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:
-            found[tp.partition] = NewestEvent.of_event(*event)
+            found[tp.partition] = ShardShown().take(*event)
     kafka.seek_all(reader, {tp: end for tp, (_, end) in spans.items()})
     return found
 

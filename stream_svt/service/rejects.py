@@ -19,6 +19,7 @@ from stream_svt.service import reasons
 from stream_svt.service.config import Config
 from stream_svt.service.ports import Reject
 from stream_svt.service.topology import partitions_of, unseen
+from stream_svt.wording import more
 
 _OPERATOR = "send commands with 'stream-svt control' only"
 _NO_TIME = (ValueError, OverflowError, OSError)
@@ -172,8 +173,8 @@ def lines_of(record: ConsumerRecord, most: int) -> Iterator[str]:
         yield f"header {_text(name.encode())}: {_text(value)}"
     value = record.value or b""
     yield f"value ({len(value)} bytes): {_text(record.value if record.value is None else value[:most])}"
-    if len(value) > most:
-        yield f".. and {len(value) - most} more bytes: give --limit"
+    if left_out := more(len(value) - most):
+        yield f"..{left_out} bytes: give --limit"
 
 
 def _text(content: bytes | None) -> str:

@@ -28,16 +28,32 @@ READ_MOST = 400_000
 class ShardShown:
     """What events of a shard show.
 
-    ``events``, ``time``, ``state`` and ``command`` are of its newest event: number, RFC 3339 text, id of the state,
-    number of the last command. ``version`` is the newest one adopted, 0 if no event read says so.
+    ``events``, ``time``, ``state``, ``command`` and ``origin`` are of its newest event: number, RFC 3339 text, id of
+    the state, number of the last command used up, origin. ``version`` is the newest one adopted, 0 if no event read
+    says so. A closed shard has a ``successor``, and is ``given_up`` if it was closed without its state.
     """
 
     events: int = 0
     time: str = ""
     state: str = ""
     command: int = 0
+    origin: str = ""
     version: int = 0
     successor: str = ""
+    given_up: bool = False
+
+    def take(self, envelope: Envelope, data: Alert | Lifecycle) -> ShardShown:
+        """Take the next event in; return self."""
+        self.events, self.time, self.origin = envelope.sequence, envelope.time, envelope.origin
+        self.state, self.command = envelope.stateid, envelope.command
+        if not isinstance(data, Lifecycle):
+            return self
+        if envelope.type == EventType.CONFIGURATION_ADOPTED:
+            self.version = int(data.detail.get("number", 0))
+        if envelope.type == EventType.APPLICATION_CLOSED:
+            self.successor = str(data.detail.get("successor", "")) or "nobody"
+            self.given_up = data.reason == "given-up"
+        return self
 
 
 @dataclass(slots=True)
@@ -56,9 +72,7 @@ class ApplicationShown:
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle, wanted: Collection[str]) -> None:
         """Take an event in, after the earlier ones of its shard; ``wanted`` are the datasets whose accounts count."""
-        shard = self.shards[envelope.shard]
-        shard.events, shard.time = envelope.sequence, envelope.time
-        shard.state, shard.command = envelope.stateid, envelope.command
+        self.shards[envelope.shard].take(envelope, data)
         if data.account is not None and data.dataset in wanted:
             self.accounts[data.dataset] = data.account
         if not isinstance(data, Lifecycle):
@@ -67,10 +81,6 @@ class ApplicationShown:
         match envelope.type:
             case EventType.STATE_BEGUN:
                 self.homes.add((int(detail.get("partitions", 0)), str(detail.get("partitioner", ""))))
-            case EventType.CONFIGURATION_ADOPTED:
-                shard.version = int(detail.get("number", 0))
-            case EventType.APPLICATION_CLOSED:
-                shard.successor = str(detail.get("successor", ""))
             case EventType.TOPIC_DECLARED:
                 topic, declared = str(detail.get("topic", "")), Declared.of_event(detail)
                 if declared is not None:

@@ -13,7 +13,8 @@ from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
 from stream_svt.service.config import parse_config
-from stream_svt.service.control import Addressed, NewestEvent, _Dialog
+from stream_svt.service.control import Addressed, _Dialog
+from stream_svt.service.shown import ShardShown
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.homes import partition_of
@@ -82,10 +83,10 @@ def record_of(value: bytes | None) -> Any:
     return SimpleNamespace(value=value)
 
 
-FOURTH = NewestEvent("5e", 4)
+FOURTH = ShardShown(state="5e", command=4)
 
 
-def talk(*ids: str, standing: NewestEvent | None = FOURTH) -> _Dialog:
+def talk(*ids: str, standing: ShardShown | None = FOURTH) -> _Dialog:
     made = _Dialog(2, "shop.alerts", standing)
     made.queue.extend(Addressed(2, Command(one, Action.PAUSE, dataset="today")) for one in ids)
     return made
@@ -215,7 +216,7 @@ def test_what_does_not_name_a_state_says_nothing(record: bytes | None) -> None:
 # --- the end of an alert partition
 
 
-async def newest(reader: Reader) -> NewestEvent | None:
+async def newest(reader: Reader) -> ShardShown | None:
     found = await control.newest_events(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
     assert reader.at == reader.end
     return found.get(2)
@@ -226,7 +227,10 @@ async def newest(reader: Reader) -> NewestEvent | None:
 async def test_the_newest_event_is_found_behind_markers_and_garbage(behind: int, first: int) -> None:
     more = [b"?" if number % 3 else None for number in range(behind)]
     reader = Reader([*[event(3)] * 20_000, event(4), *more], first)
-    assert await newest(reader) == NewestEvent("5e", 4, 1, "1-00000000000000aa")
+    found = await newest(reader)
+    assert found is not None
+    assert (found.state, found.command, found.events) == ("5e", 4, 1)
+    assert found.origin == "1-00000000000000aa"
     assert reader.read <= 1_000 + 40 * (behind + 20)
 
 
@@ -246,7 +250,7 @@ def end(*, state: str = "5e", reason: str = "command", of: str = "") -> bytes:
     return msgspec.json.encode(released | {"stateid": state, "command": 4})
 
 
-def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -> _Dialog:
+def closing(*successors: str, standing: ShardShown | None, cluster: str = "") -> _Dialog:
     """Return a talk that closes the shard for each of these, and gives it up where a cluster is named."""
     made = talk(standing=standing)
     made.queue.extend(
@@ -256,9 +260,9 @@ def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -
     return made
 
 
-def closed(*, state: str = "5e", reason: str = "command") -> NewestEvent:
+def closed(*, state: str = "5e", reason: str = "command") -> ShardShown:
     """Return what the end of a shard says."""
-    return NewestEvent.of_event(*decode(end(state=state, reason=reason)))
+    return ShardShown().take(*decode(end(state=state, reason=reason)))
 
 
 GIVEN_UP = "the state was given up, and the shard is closed"
@@ -277,7 +281,7 @@ def test_a_closed_shard_is_sent_nothing_but_to_be_given_up_for_the_successor_tha
 
 
 def test_a_command_to_give_up_names_the_newest_event_and_the_end_answers_it() -> None:
-    made = closing("next", standing=NewestEvent("5e", 4, event=8, origin="6-0a"), cluster="c1")
+    made = closing("next", standing=ShardShown(state="5e", command=4, events=8, origin="6-0a"), cluster="c1")
     command = made.queue[0].command
     named = msgspec.structs.replace(command, state="5e", event=8, origin="6-0a", expires=EXPIRES)
     assert made.next(EXPIRES) == named
