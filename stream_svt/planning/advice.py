@@ -152,13 +152,13 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         ranged("recall", "{:.2f}".format),
         ranged("false_alerts", _short),
         *([] if workload.finite else [_short(plan.delay)]),
-        ranged("life.middle", _short),
+        ranged("life", _short),
     ]
 
 
 def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
     best, workload = recommendation.best, recommendation.workload
-    life, lives, cutoff = best.forecast.life.middle, best.range("life.middle"), best.monitor.cutoff
+    life, lives, cutoff = best.forecast.life, best.range("life"), best.monitor.cutoff
     runs = ""
     if budget is not None:
         runs = counted(budget.runs, "such run")

@@ -208,7 +208,7 @@ class Forecast:
         alerts, true_alerts, false_alerts: Expected numbers.
         delay: Mean queries from the first query of a series to its true alert; 0 for finite sets.
         ends: Probability that the run uses up its budget before the workload ends.
-        life: Queries, or sets, after which the run has used up its budget; infinite if alerts are very rare.
+        life: Median of the queries, or sets, after which a run has used up its budget; infinite if alerts are rare.
     """
 
     precision: float
@@ -219,7 +219,7 @@ class Forecast:
     false_alerts: float
     delay: float
     ends: float
-    life: Span
+    life: float
 
     @property
     def f1(self) -> float:
@@ -284,7 +284,7 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
         false_alerts=wasted,
         delay=0.0 if workload.finite or not found else float(run.waited.mean()) / found,
         ends=float(run.over[:, -1].mean()),
-        life=_span(run.lives),
+        life=_span(run.lives).middle,
     )
 
 

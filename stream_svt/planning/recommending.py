@@ -59,7 +59,7 @@ class Candidate:
         return getattr(self.monitor.correction_rule(), "false_alerts", None)
 
     def range(self, figure: str) -> Span:
-        """Return least, central and largest value of a figure of the forecast, such as "life.middle"."""
+        """Return least, central and largest value of a figure of the forecast, such as "recall"."""
         values = list(map(attrgetter(figure), (self.forecast, *self.others)))
         return Span(min(values), values[0], max(values))
 

@@ -89,7 +89,7 @@ def test_margins_that_are_certain_use_the_budget_up():
     assert plan.recall == pytest.approx(0.2, abs=0.001)
     assert plan.precision == pytest.approx(1)
     assert plan.ends == pytest.approx(1)
-    assert plan.life.middle == pytest.approx(2000, rel=1e-6)
+    assert plan.life == pytest.approx(2000, rel=1e-6)
 
 
 @pytest.mark.parametrize("expected", [6, 14])
@@ -155,7 +155,7 @@ def test_a_falling_bar_fills_the_cutoff_and_a_higher_end_does_not():
     assert plan(6).precision > 0.98
     assert plan(6).recall > 0.98
     assert plan(6).delay == 0
-    assert plan(6).life.middle == pytest.approx(2, abs=0.05)
+    assert plan(6).life == pytest.approx(2, abs=0.05)
 
 
 def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
@@ -170,7 +170,7 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
     sweep = "correction: annealed, append: {sweep: {alerts_per_set: 5}}"
     capped = forecast(monitor(sweep), workload(4000, 500, positives=0.01, queries=1000, finite=True))
     assert capped.alerts == pytest.approx(5, abs=0.05)
-    assert capped.life.middle == pytest.approx(4, abs=0.1)
+    assert capped.life == pytest.approx(4, abs=0.1)
 
 
 def test_the_course_ends_at_the_forecast_and_never_goes_back():
