@@ -7,6 +7,7 @@ was written may or may not appear until `Log.fence` has returned again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -159,12 +160,14 @@ class ShardWorkload(Protocol):
 class Clock:
     """Time as functions: seconds of a monotonic clock, seconds since 1970, and a sleep.
 
-    ``sleep(0)`` waits until it is the shard's turn among all shards that have work.
+    ``sleep(0)`` waits until it is the shard's turn among all shards that have work. In a context of ``ahead`` no other
+    shard gets a turn, for a short time.
     """
 
     now: Callable[[], float]
     epoch: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
+    ahead: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Observer(Protocol):

@@ -2,7 +2,7 @@
 
 One piece of a shard's work (loading, decoding, testing) takes about 50 milliseconds. But a worker may own 64 shards,
 and if all of them ran a piece in the same round of the event loop, no heartbeat or web page would be served for
-seconds. So at most one shard runs a piece in each round (`pause`).
+seconds. So at most one shard runs a piece in each round (`pause`), and none while another one releases (`ahead`).
 
 A full garbage collection walks every object that may be in a cycle. So objects that survive two young collections are
 frozen (`gc.freeze`) and freed by reference counting alone. An engine must therefore hold no reference cycle once it is
@@ -12,8 +12,11 @@ discarded.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
+from collections.abc import Iterator
+from time import monotonic as _now
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,18 +31,81 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 FREED_PER_TURN = 500
 """Objects freed in one round of the event loop: declarations of datasets."""
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+LONGEST_AHEAD = 0.05
+"""Seconds that the other shards wait for one `ahead`, at most; before the next they have as long as they waited."""
+
+
+class _Turns:
+    """The turns of an event loop's shards: one at a time, in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.ahead: set[object] = set()  # tasks
+        self._released: asyncio.Future[None] | None = None
+        self._began = self._again = 0.0
+
+    def begin(self, task: object) -> None:
+        """Let a task go ahead, unless others have waited long enough."""
+        now = _now()
+        if not self.ahead and now >= self._again:
+            self._began = now
+        if now < self._began + LONGEST_AHEAD:
+            self.ahead.add(task)
+
+    def end(self, task: object) -> None:
+        """End what `begin` began."""
+        if task not in self.ahead:
+            return
+        self.ahead.discard(task)
+        if not self.ahead:
+            now = _now()
+            self._again = now + min(now - self._began, LONGEST_AHEAD)
+            self._began = -LONGEST_AHEAD
+            if self._released is not None and not self._released.done():
+                self._released.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until no task is ahead, or for as long as one may be."""
+        left = self._began + LONGEST_AHEAD - _now()
+        if self.ahead and left > 0:
+            self._released = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._released], timeout=left)
+
+
+_all_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
 _next_collection: asyncio.TimerHandle | None = None
+
+
+def _turns() -> _Turns:
+    loop = asyncio.get_running_loop()
+    return _all_turns.get(loop) or _all_turns.setdefault(loop, _Turns())
 
 
 async def pause(seconds: float = 0) -> None:
     """Sleep; zero seconds wait for the caller's turn, which lasts until the caller awaits something."""
-    if seconds > 0:
+    turns = _turns()
+    if seconds > 0 or asyncio.current_task() in turns.ahead:
         await asyncio.sleep(seconds)
         return
     # Turns follow the order of the calls. Releasing the lock wakes the next task, which runs one round later.
-    async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+    async with turns.lock:
+        await turns.wait()
         await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def ahead() -> Iterator[None]:
+    """Give no other shard a turn while the body waits for the brokers, for a short time.
+
+    A transaction is a dozen steps of the event loop one after another, and the turn of another shard may come before
+    each of them.
+    """
+    turns, task = _turns(), asyncio.current_task()
+    turns.begin(task)
+    try:
+        yield
+    finally:
+        turns.end(task)
 
 
 async def wait_first(*events: Any, seconds: float | None = None) -> None:  # noqa: ANN401  awaitables of any kind

@@ -43,7 +43,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import remedy
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import collect_soon, pause, wait_first
+from stream_svt.service.event_loop import ahead, collect_soon, pause, wait_first
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.observer import CommitObserver
 from stream_svt.service.ports import Requests, ShardFeed, journal_of, verifier_of
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 CLOCK_TOLERANCE = 600.0
 """Seconds that the worker's clock may differ from the brokers'."""
-CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=pause)
+CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=pause, ahead=ahead)
 
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each retry while brokers are unreachable; short, so that alerts are not late once they are back."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets
 from tests.simulation.log import finish, lived
-from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, has
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, _rest, declared, has
 from tests.simulation.script import Script
 from tests.simulation.world import ModelWorkload, Process, World
 
@@ -63,6 +64,39 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
     assert Watched(Script(5, 0, 40, ())).run() == []
     assert max(shown) > 0
     assert shown[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("unread", "shown"), [(0, [0, 0, 1, 1]), (1_000_000, [0, 0, 1])], ids=["caught up", "behind"]
+)
+def test_an_alert_is_published_before_the_next_fetch_unless_the_shard_is_behind(
+    unread: int, shown: list[int]
+) -> None:
+    class Unread(Feed):
+        def high_water(self, topic: str) -> int | None:
+            return self._broker.span(topic)[1] + unread
+
+    model = Model(declared(f"{{name: hot, {COMMON}}}"))
+    model.send(1, "a")
+    found: list[int] = []
+
+    def look(number: int) -> None:
+        model.broker.settle()
+        found.append(len(model.told(EventType.ALERT)))
+
+    @contextlib.contextmanager
+    def ahead() -> Iterator[None]:
+        look(-1)
+        yield
+        look(-1)
+
+    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=_rest, ahead=ahead)
+    session = model.session(Unread, clock=clock)
+    session.feed.hook = look  # type: ignore[attr-defined]
+    finish(lived(session))
+    # At a fetch, then where other shards get no turn, then at the next fetch.
+    assert found[: len(shown)] == shown
+    assert found[-1] == 1
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Chains:
             script, form=self._form, queries=self.chance.randint(3, 10), faults=tuple(sorted(faults))
         )
         spec = specification(self._form, carried, parsed=self.seed % 8 == 0)
-        return World(script, self.variant, Application(spec, query))
+        return World(script, self.variant, Application(spec, query), behind=True)
 
     # How an application ends
 

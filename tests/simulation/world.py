@@ -167,6 +167,10 @@ class ModelFeed(Positions):
         super().__init__(world.broker)
         self._world = world
         self._process = process
+        self._unread = 1000 if world.behind else world.chance.choice((0, 1000))
+
+    def high_water(self, topic: str) -> int:
+        return self._broker.span(topic)[1] + self._unread
 
     @property
     def stopping(self) -> bool:
@@ -217,12 +221,21 @@ class Variant:
 
 
 class World:
-    """A broker, the processes that own its only shard, and the schedule."""
+    """A broker, the processes that own its only shard, and the schedule.
+
+    Shards that are ``behind`` publish later; else some are, and others are not.
+    """
 
     def __init__(
-        self, script: Script, variant: Variant | None = None, stage: Application | None = None
+        self,
+        script: Script,
+        variant: Variant | None = None,
+        stage: Application | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
         self.script = script
+        self.behind = behind
         self.chance = random.Random(script.seed)
         self.now = 1_790_000_000.0
         self.broker = Broker(now_ms=self._now_ms)
