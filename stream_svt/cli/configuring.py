@@ -20,7 +20,7 @@ from stream_svt.service.signatures import SigningKey
 from stream_svt.wording import counted
 
 if TYPE_CHECKING:
-    from stream_svt.service.check import Finding
+    from stream_svt.service.comparison import Finding
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
@@ -27,7 +27,7 @@ from stream_svt.protocol.configuration import Version, Versions
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service.applied import newest, read_versions
-from stream_svt.service.comparison import behind, differences
+from stream_svt.service.comparison import Finding, behind, differences, note, ok, problem
 from stream_svt.service.config import Config
 from stream_svt.service.control import newest_events
 from stream_svt.service.homes import PRODUCERS
@@ -58,17 +58,6 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _SAMPLE: Final = 200
 """Newest records of a query topic whose partitions are looked at."""
-
-
-class Finding(NamedTuple):
-    """Result of one check: ok, a note about what may not be intended, or a problem that stops the service."""
-
-    level: Literal["ok", "note", "problem"]
-    subject: str
-    message: str
-
-
-_ok, _note, _problem = (partial(Finding, level) for level in ("ok", "note", "problem"))
 
 
 @dataclass
@@ -107,17 +96,17 @@ def check_offline(config: Config) -> list[Finding]:
     one = f" with all {shards} shards, {single} MiB with one" if single < total else ""
     takes = f"a worker takes up to about {total} MiB{one}; muted and waiting queries come on top"
     findings = [
-        _ok("configuration", f"{config.source}: {size}"),
-        _ok("memory", takes),
-        *(_note("configuration", str(note)) for note in config.notes),
-        *(_note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
+        ok("configuration", f"{config.source}: {size}"),
+        ok("memory", takes),
+        *(note("configuration", str(one)) for one in config.notes),
+        *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
     ]
     if not config.master_keys:
         message = (
             f"state is not sealed: whoever may read topic {config.topics.state!r} can undo the noise; set "
             "sealing.key_file or key_command"
         )
-        findings.append(_note("sealing", message))
+        findings.append(note("sealing", message))
     rule = f"need no signature: the ACL of topic {config.topics.control!r} decides"
     if config.control.required:
         rule = f"must be signed with {', '.join(key.name for key in config.command_keys)}"
@@ -125,7 +114,7 @@ def check_offline(config: Config) -> list[Finding]:
         "a dataset must belong to this application alone: a second application that monitors the same data "
         "keeps a second ledger, and the two losses add up. No check can see that"
     )
-    return [*findings, _ok("control", f"commands {rule}"), _note("ledger", alone)]
+    return [*findings, ok("control", f"commands {rule}"), note("ledger", alone)]
 
 
 def _unreachable(monitor: MonitorSpec) -> str:
@@ -143,17 +132,17 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     """Check topics and permissions on the brokers, after creating missing topics if asked to."""
     created = await create_missing(config, cluster) if create_topics else []
     topology, state = await read_topology(config, cluster), config.topics.state
-    findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *created]
+    findings = [ok("brokers", f"cluster {topology.cluster_id} answers"), *created]
     if state in topology.single:
         message = (
             f"topic {state!r} has one copy: losing that broker's disk loses the ledger, and no budget can be spent "
             "again; use replication factor 3 and min.insync.replicas 2 in production"
         )
-        findings.append(_note("topics.state", message))
-    wrong = [_problem(one.field, one.message) for one in problems(config, topology)]
+        findings.append(note("topics.state", message))
+    wrong = [problem(one.field, one.message) for one in problems(config, topology)]
     good = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
     by = f"producers partition with {PRODUCERS[config.topics.partitioner]}"
-    findings += wrong or [_ok("topics", f"{good}; {by}")]
+    findings += wrong or [ok("topics", f"{good}; {by}")]
     findings += advice(config, topology)
     context = CheckContext(config, cluster, topology)
     for check in (_retention, _permissions, _partitioner, _released, _state, _predecessor):
@@ -161,9 +150,9 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
             findings += [one async for one in check(context)]
         except kafka.Denied as error:
             if not any(one.subject == "permissions" for one in findings):  # else it is named already
-                findings.append(_problem("permissions", str(error)))
+                findings.append(problem("permissions", str(error)))
         except (BrokerError, ConfigError) as error:
-            findings.append(_problem("brokers", str(error)))
+            findings.append(problem("brokers", str(error)))
     return list(dict.fromkeys(findings))  # several checks may fail for the same reason
 
 
@@ -177,7 +166,7 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     count, copies = config.topics.partitions, config.topics.replication_factor
     for topic in wanted_topics(config):
         if counts.get(topic, count) != count:
-            return [_problem("topics", f"none was created: {another_count(topic, counts[topic], count)}")]
+            return [problem("topics", f"none was created: {another_count(topic, counts[topic], count)}")]
     wanted = [
         NewTopic(name, count, copies, topic_configs=topic_settings(config, name))
         for name in wanted_topics(config)
@@ -191,12 +180,12 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     ):
         answer = await admin.create_topics(wanted)
     created = {name for name, code, *_ in answer.topic_errors if code == 0}
-    findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
+    findings = [ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
     for name, code, *rest in answer.topic_errors:
         if code:
             reason = rest[0] if rest and code != TopicAuthorizationFailedError.errno else None
             error = kafka.explain(for_code(code)(reason or name), f"creating topic {name!r}", "CREATE")
-            findings.append(_problem("topics", str(error)))
+            findings.append(problem("topics", str(error)))
     # The controller has created the topics; brokers learn of them a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
     while time.monotonic() < end:
@@ -237,7 +226,7 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     """Check topic settings with which the service works, but not well."""
     own = config.topics
     state, alerts = (topology.settings.get(topic, {}) for topic in (own.state, own.alerts))
-    weak = partial(_note, "topics.state")
+    weak = partial(note, "topics.state")
     if state.get("unclean.leader.election.enable") == "true":
         yield weak("unclean.leader.election.enable=true can lose the newest charges; set it to false")
     if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
@@ -249,9 +238,9 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
         )
     if limits := retention_of(alerts):
         # After a loss of state, the remaining budgets are derived from these events.
-        finding, remedy = _problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
+        finding, remedy = problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
         if own.allow_alert_retention:
-            finding, remedy = _note, "topics.allow_alert_retention accepts that"
+            finding, remedy = note, "topics.allow_alert_retention accepts that"
         yield finding(
             "topics.alerts",
             f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
@@ -260,7 +249,7 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
         if path != "monitors.topic" and settings.get("message.timestamp.type") == "CreateTime":
-            yield _note(
+            yield note(
                 "topics",
                 f"topic {topic!r} has timestamps of its producers: brokers refuse records of a clock that is an hour "
                 "ahead, and delete early those of one that is behind; set message.timestamp.type=LogAppendTime",
@@ -268,9 +257,9 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
         limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
         if topic in (own.state, own.alerts) and limit < _BROKER_LIMIT:
             needs = f"at least {_BROKER_LIMIT} are needed"
-            yield _problem("topics", f"topic {topic!r} takes records of {limit} bytes at most; {needs}")
+            yield problem("topics", f"topic {topic!r} takes records of {limit} bytes at most; {needs}")
         if limit > _BROKER_LIMIT and settings.get("compression.type") != "uncompressed":
-            yield _note(
+            yield note(
                 path,
                 f"topic {topic!r} takes compressed batches of {limit} bytes, and each can unpack to a thousand "
                 f"times that in a worker's memory; set max.message.bytes={_BROKER_LIMIT}, or "
@@ -295,15 +284,15 @@ async def _retention(context: CheckContext) -> AsyncIterator[Finding]:
                 f"{lifetime} offsets is longer than topic {topic!r} keeps records: partitions {', '.join(short)} have "
                 "lost records and hold fewer; raise retention or shorten the lifetime"
             )
-            yield _problem(f"monitors[{number}].append.retry.lifetime", message)
+            yield problem(f"monitors[{number}].append.retry.lifetime", message)
 
 
 async def _permissions(context: CheckContext) -> AsyncIterator[Finding]:
     tried = await try_permissions(context.config, context.cluster, context.topology)
     for refusal in tried.refused:
-        yield _problem("permissions", refusal)
-    yield _ok(TRIED, ", ".join(tried.allowed) or "nothing")
-    yield _ok(UNTRIED, ", ".join(tried.untried))
+        yield problem("permissions", refusal)
+    yield ok(TRIED, ", ".join(tried.allowed) or "nothing")
+    yield ok(UNTRIED, ", ".join(tried.untried))
 
 
 async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
@@ -312,18 +301,18 @@ async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
     with contextlib.suppress(BrokerError):  # `_permissions` says which one is missing
         applied = await context.applied() if config.topics.config in context.topology.partitions else None
         if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
-            for problem in other_partitioner(applied.bundle.partitioner, config).problems:
-                yield _problem(problem.field, problem.message)
+            for one in other_partitioner(applied.bundle.partitioner, config).problems:
+                yield problem(one.field, one.message)
         if context.fits(*config.spec.topics()):
             try:
                 samples = await sample(config, context.cluster, _SAMPLE)
             except ConfigError as error:  # of a Schema Registry
-                for problem in error.problems:
-                    yield _problem(problem.field, problem.message)
+                for one in error.problems:
+                    yield problem(one.field, one.message)
     for topic, found in samples.items():
         if count := found.found[OTHER_PARTITIONER]:
             # Older records may lie behind a change.
-            finding = _problem if 2 * count > found.records else _note
+            finding = problem if 2 * count > found.records else note
             message = f"{topic}: {count} of the newest {found.records} records are refused: "
             yield finding("topics.partitioner", message + config.homes.misrouted())
 
@@ -335,10 +324,10 @@ async def _state(context: CheckContext) -> AsyncIterator[Finding]:
         return
     stored = await context.states()
     field = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
-    refused = [_problem(field, why) for why in unreadable_states(config, context.topology.cluster_id, stored)]
+    refused = [problem(field, why) for why in unreadable_states(config, context.topology.cluster_id, stored)]
     key = "with the configured keys" if config.master_keys else "without a key"
     message = f"what {len(stored)} of {config.topics.partitions} shards have stored opens {key}"
-    for finding in refused or [_ok("state", message if stored else "nothing is stored yet")]:
+    for finding in refused or [ok("state", message if stored else "nothing is stored yet")]:
         yield finding
 
 
@@ -355,10 +344,10 @@ async def _released(context: CheckContext) -> AsyncIterator[Finding]:
         *behind(config, context.topology.cluster_id, stored, shown),
     ]
     for one in found:
-        yield (_problem if one.serious else _note)(one.subject, one.message)
+        yield one
     shards = f"{sum(one.events > 0 for one in shown.shards.values())} of {own.partitions} shards"
     seen = f"events of {shards}, accounts of {len(shown.accounts)} of {len(config.current.datasets)} datasets"
-    yield _ok("alerts", f"compared with the newest {seen}" + ("" if found else ": no difference"))
+    yield ok("alerts", f"compared with the newest {seen}" + ("" if found else ": no difference"))
 
 
 async def _predecessor(context: CheckContext) -> AsyncIterator[Finding]:
@@ -373,7 +362,7 @@ async def _predecessor(context: CheckContext) -> AsyncIterator[Finding]:
         async with kafka.started(cluster.reader(), doing) as reader:
             ends = await newest_events(reader, partitions) if partitions else {}
     except BrokerError as error:
-        yield _note("carried_over", str(error))
+        yield note("carried_over", str(error))
         return
     name = f"application {carried.application!r}"
     others = sorted({end.successor for end in ends.values()} - {config.spec.application, ""})
@@ -386,7 +375,7 @@ async def _predecessor(context: CheckContext) -> AsyncIterator[Finding]:
         message = f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed"
     else:
         message = f"{name} was closed for this one"
-    finding = _problem if others or still_open else _ok if ends else _note
+    finding = problem if others or still_open else ok if ends else note
     yield finding("carried_over", message)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.released import Account
@@ -19,18 +20,21 @@ SHOWN = 5
 """Datasets or shards that one message names."""
 
 
-class Differs(NamedTuple):
-    """A difference: the part of the configuration, the message, and whether a worker could not go on with it."""
+class Finding(NamedTuple):
+    """Result of one check: ok, a note about what may not be intended, or a problem that stops the service."""
 
+    level: Literal["ok", "note", "problem"]
     subject: str
     message: str
-    serious: bool
 
 
-def differences(config: Config, shown: ApplicationShown, *, version: int) -> Iterator[Differs]:
+ok, note, problem = (partial(Finding, level) for level in ("ok", "note", "problem"))
+
+
+def differences(config: Config, shown: ApplicationShown, *, version: int) -> Iterator[Finding]:
     """Yield what the configuration declares otherwise than events show; ``version`` is the one applied last, or 0."""
     if wrong := shown.homes - {tuple(config.homes)}:
-        yield Differs("topics", other_homes(min(wrong), config.topics), serious=True)
+        yield problem("topics", other_homes(min(wrong), config.topics))
     yield from _topics(config, shown)
     yield from _datasets(config, shown)
     known = {number: one.version for number, one in shown.shards.items() if one.version}
@@ -39,29 +43,30 @@ def differences(config: Config, shown: ApplicationShown, *, version: int) -> Ite
             f"{named('shard', ahead, SHOWN)} adopted version {max(known.values())}, and the configuration topic has "
             f"{version or 'none'}: it was created again. Apply with --above {max(known.values())}"
         )
-        yield Differs("configuration", message, serious=True)
+        yield problem("configuration", message)
     if behind := [number for number, adopted in known.items() if adopted < version]:
         message = f"{named('shard', behind, SHOWN)} did not adopt version {version} yet"
-        yield Differs("configuration", message, serious=False)
+        yield note("configuration", message)
 
 
-def _topics(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
+def _topics(config: Config, shown: ApplicationShown) -> Iterator[Finding]:
     for number, monitor in enumerate(config.spec.monitors):
         declared = shown.topics.get(monitor.topic)
         if declared is None:
             continue
         for field, message in declared.undercut(monitor).items():
-            yield Differs(f"monitors[{number}].{field}", f"{monitor.name}: {message}", serious=True)
+            yield problem(f"monitors[{number}].{field}", f"{monitor.name}: {message}")
 
 
-def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
+def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Finding]:
     declared = {one.name: one for one in config.current.datasets}
     other: dict[str, list[str]] = {}
     for name, account in shown.accounts.items():
         for subject, words in _differs(declared[name], account, shown.units.get(name)):
             other.setdefault(subject, []).append(f"{name} {words}")
     for subject, found in other.items():
-        yield Differs(f"datasets.{subject}", listed(found, SHOWN, "; "), serious=subject != "limit")
+        finding = note if subject == "limit" else problem
+        yield finding(f"datasets.{subject}", listed(found, SHOWN, "; "))
 
 
 def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, str]]:
@@ -81,7 +86,7 @@ def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterat
 
 def behind(
     config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: ApplicationShown
-) -> Iterator[Differs]:
+) -> Iterator[Finding]:
     """Yield the shards whose newest state, read after the events, does not account for these events."""
     for number, one in shown.shards.items():
         if not one.events or one.successor:
@@ -101,4 +106,4 @@ def behind(
         message = (
             f"shard {number}: {state}, and alert partition {number} shows event {one.events}: it would park"
         )
-        yield Differs("topics.state", message, serious=True)
+        yield problem("topics.state", message)

@@ -118,15 +118,15 @@ def test_a_larger_sensitivity_that_was_declared_before_is_a_problem() -> None:
     found = list(differences(CONFIG, shown, version=0))
     assert found[0].subject == "monitors[0].sensitivity"
     assert "Declare at least 1000" in found[0].message
-    assert found[0].serious
+    assert found[0].level == "problem"
 
 
-@pytest.mark.parametrize(("version", "serious"), [(3, None), (4, False), (2, True), (0, True)])
-def test_versions_that_shards_adopted_are_compared(version: int, serious: bool | None) -> None:
+@pytest.mark.parametrize(("version", "level"), [(3, None), (4, "note"), (2, "problem"), (0, "problem")])
+def test_versions_that_shards_adopted_are_compared(version: int, level: str | None) -> None:
     found = list(
         differences(CONFIG, ApplicationShown(shards={0: ShardShown(events=9, version=3)}), version=version)
     )
-    assert [one.serious for one in found] == ([] if serious is None else [serious])
+    assert [one.level for one in found] == ([] if level is None else [level])
 
 
 def test_a_shard_with_events_and_without_state_would_park() -> None:
