@@ -47,7 +47,7 @@ def figures(count: int = 400_000, repetitions: int = 9) -> dict[str, float]:
         least = np.where(chance.random(count) < 0.5, 14 * scale, 10**6)
 
         def tested(rate: Fraction = Fraction(1, scale), least: np.ndarray = least) -> None:
-            keyed.reaching(Law(Noise.EXPONENTIAL, rate), identity, least)
+            keyed.reaching([Law(Noise.EXPONENTIAL, rate)], identity, [least])
 
         turns = [(seconds(inexact), seconds(exact), seconds(tested)) for _ in range(repetitions + 1)]
         theirs, ours, bounds = zip(*turns[1:], strict=True)  # one to warm up

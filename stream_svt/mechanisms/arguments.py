@@ -7,7 +7,7 @@ Messages contain no answer, no noise and no other secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TypeGuard, TypeVar
 
@@ -18,9 +18,9 @@ from stream_svt.mechanisms.grid import NOISE_LIMIT, VALUE_LIMIT, Integers
 
 BranchNoise = Callable[[int], Integers]
 """Returns fresh query noise for a branch number: int64 grid steps, shape (tests,)."""
-Reaching = Callable[[int, Integers], tuple[Integers, Integers]]
-"""Returns, for a branch number and the least noise with which each test reaches its bar, int64, shape (tests,), the
-tests that have it, ascending, and their fresh noise."""
+Reaching = Callable[[Sequence[Integers]], Sequence[tuple[Integers, Integers]]]
+"""Returns by branch, for the least noise with which each test reaches its bar there, int64, shape (tests,), the tests
+that have it, ascending, and their fresh noise."""
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -127,14 +127,14 @@ def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
 
 
 def reaching(noise: BranchNoise) -> Reaching:
-    """Return the tests that reach their bar, by the noise of all."""
+    """Return the tests that reach their bar at each branch, by the noise of all."""
 
     def found(branch: int, least: Integers) -> tuple[Integers, Integers]:
         drawn = noise(branch)
         tests = np.flatnonzero(drawn >= least)
         return tests, drawn[tests]
 
-    return found
+    return lambda leasts: [found(branch, least) for branch, least in enumerate(leasts)]
 
 
 def next_word(word: Callable[[], int]) -> int:

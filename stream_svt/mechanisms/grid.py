@@ -31,6 +31,8 @@ THRESHOLD_NOISE_LIMIT = 2**60
 """Threshold noise saturates here; at `LEAST_RATE`, a draw gets this far only after 10^6 zero bits in a row."""
 NOISE_LIMIT = 2**62
 """One geometric draw of query noise saturates here."""
+UNREACHABLE = NOISE_LIMIT + 2**61
+"""A threshold in grid steps that no noise reaches, whatever value, correction and threshold noise are."""
 GAP_LIMIT = 2**61
 """Gaps saturate here, below every gap of saturated query noise: outputs do not depend on its saturation."""
 LEAST_RATE = Fraction(1, 2**40)

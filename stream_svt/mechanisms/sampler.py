@@ -41,7 +41,7 @@ from __future__ import annotations
 import decimal
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -71,7 +71,7 @@ ATTEMPT_LIMIT = 2**8
 BRANCH_LIMIT = 2**4
 
 _WORD = 64
-_CHUNK = 8192
+_CHUNK = 16384
 _MIN_FAST_WORD = 2**44
 _MAX_FAST_GUMBEL_WORD = 2**64 - 2**56
 _MARGIN = 2.0**-43
@@ -184,8 +184,8 @@ class Identity(NamedTuple):
 
     salt: Salt
     """Secret 128 bits of the run, as two integers or two uint64 arrays."""
-    offset: Integers
-    """Offset of the query's record; `row` is the row within it."""
+    offset: Integers | int
+    """Offset of the query's record; `row` is the row within it. One of the two is an array."""
     row: Integers | int
     attempt: Integers | int
     branch: int
@@ -196,8 +196,11 @@ class Identity(NamedTuple):
 class WordSource(Protocol):
     """Source of the uniform words from which the noise of tests follows."""
 
-    def words(self, identity: Identity, part: slice) -> Words:
-        """Return the first 64 bits of both uniforms of some tests, shape (tests, 2), valid until the next call."""
+    def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
+        """Return the first 64 bits of both uniforms of some tests, shape (tests, 2), valid until the next call.
+
+        ``other_branch``: nothing but the branch differs from the last call.
+        """
 
     def further(self, half: int, index: int) -> Iterator[int]:
         """Yield the following words of one of the two uniforms of a test of the last call, without end."""
@@ -220,22 +223,37 @@ class KeyedWords:
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
+        self._branch = 0
 
-    def words(self, identity: Identity, part: slice) -> Words:
-        """Return the words of some tests, at most 8,192; see `WordSource`."""
+    def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
+        """Return the words of some tests, at most 16,384; see `WordSource`."""
         size = part.stop - part.start
-        block, word = self._input[:size], self._word[:size]
-        row, attempt = _words(identity.row, part), _words(identity.attempt, part) << np.uint64(52)
-        high, low = (_words(half, part) for half in identity.salt)
-        low = low ^ (np.uint64(identity.branch << 48) ^ attempt ^ (row << np.uint64(60)))  # numbers first
-        if isinstance(identity.row, np.ndarray) or identity.row:
-            high = high ^ (row >> np.uint64(4))
-        np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
-        np.bitwise_xor(word, high, out=block[:, 0])
-        np.bitwise_and(_words(identity.value, part), np.uint64(2**48 - 1), out=word)
-        np.bitwise_xor(word, low, out=block[:, 1])
+        block = self._input[:size]
+        if other_branch:
+            block[:, 1] ^= np.uint64((identity.branch ^ self._branch) << 48)
+        else:
+            self._pack(identity, part, block)
+        self._branch = identity.branch
         self._noise_cipher.update_into(block.data.cast("B"), self._output)
         return self._bits[:size]
+
+    def _pack(self, identity: Identity, part: slice, block: Words) -> None:
+        """Write the identities of some tests to ``block``, a row of two words each."""
+        word = self._word[: len(block)]
+        columns = identity.offset, identity.row, identity.attempt, identity.value
+        offset, row, attempt, value = (_words(column, part) for column in columns)
+        high, low = (_words(half, part) for half in identity.salt)
+        # Numbers first: what is the same for all tests costs no pass over them.
+        high = high ^ (offset << np.uint64(16))
+        low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
+        np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
+        if isinstance(row, np.ndarray):
+            np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
+            np.bitwise_xor(word, row << np.uint64(60), out=word)
+        else:
+            block[:, 0] = high ^ row >> np.uint64(4)
+            low = low ^ row << np.uint64(60)
+        np.bitwise_xor(word, low, out=block[:, 1])
 
     def further(self, half: int, index: int) -> Iterator[int]:
         """Yield the following words of a test of the last call; see `WordSource`."""
@@ -264,31 +282,51 @@ class Sampler:
         `PackingError` if a part of an identity does not fit its field, `MisuseError` if an array is not one integer per
         test, since two tests would share their noise; nothing is drawn then.
         """
-        identity = _checked(law, given)
+        identity = _checked(given, law)
         result = np.empty(len(identity.value), dtype=np.int64)
         for part in _parts(len(result)):
             self._noise(law, self._source.words(identity, part), None, result[part])
         return result
 
-    def reaching(self, law: Law, given: Identity, least: Integers) -> tuple[Integers, Integers]:
-        """Return the tests whose noise is at least `least`, int64, shape (tests,), ascending, and their noise.
+    def reaching(
+        self,
+        laws: Sequence[Law],
+        given: Identity,
+        leasts: Sequence[Integers],
+        among: NDArray[np.bool_] | None = None,
+    ) -> list[tuple[Integers, Integers]]:
+        """Return by branch the tests whose noise is at least `least`, ascending, and their noise.
 
-        They are those of `draw`, and the errors too. For geometric noise only they are drawn; see the module.
+        `leasts` are int64, shape (tests,), for each of the laws, those of branches 0, 1, ..; the branch of the identity
+        is not used. `among` is a mask of the tests that count, None for all. They are those of `draw`, and the errors
+        too. For geometric noise only they are drawn; see the module.
         """
-        identity = _checked(law, given)
-        found, noises = [_NONE], [_NONE]
+        identity = _checked(given, *laws)
+        found: list[list[tuple[Integers, Integers]]] = [[(_NONE, _NONE)] for _ in laws]
         for part in _parts(len(identity.value)):
-            words, bar = self._source.words(identity, part), least[part]
-            is_geometric = law.noise.draw == "geometric"
-            rows = _candidates(law.rate, bar, words[:, 0]) if is_geometric else None
-            if rows is not None and not len(rows):
-                continue
-            noise = np.empty(len(bar) if rows is None else len(rows), dtype=np.int64)
-            self._noise(law, words, rows, noise)
-            reached = np.flatnonzero(noise >= (bar if rows is None else bar[rows]))
-            noises.append(noise[reached])
-            found.append((reached if rows is None else rows[reached]) + part.start)
-        return np.concatenate(found), np.concatenate(noises)
+            for branch, (law, least) in enumerate(zip(laws, leasts, strict=True)):
+                own = identity._replace(branch=branch)
+                words = self._source.words(own, part, other_branch=branch > 0)
+                tests, noise = self._reached(law, words, least[part], None if among is None else among[part])
+                if len(tests):
+                    found[branch].append((tests + part.start, noise))
+        return [_joined(parts) for parts in found]
+
+    def _reached(
+        self, law: Law, words: Words, least: Integers, among: NDArray[np.bool_] | None
+    ) -> tuple[Integers, Integers]:
+        """Return the tests of the last words, of a mask, whose noise is at least `least`, and their noise."""
+        rows = _candidates(law.rate, least, words[:, 0], among) if law.noise.draw == "geometric" else None
+        if rows is not None and not len(rows):
+            return _NONE, _NONE
+        least = least if rows is None else least[rows]
+        noise = np.empty(len(least), dtype=np.int64)
+        self._noise(law, words, rows, noise)
+        reached = noise >= least
+        if rows is None and among is not None:
+            reached &= among
+        found = np.flatnonzero(reached)
+        return found if rows is None else rows[found], noise[found]
 
     def _noise(self, law: Law, words: Words, rows: Integers | None, out: Integers) -> None:
         """Write the noise of some rows of the last words, or of all, to `out`."""
@@ -353,26 +391,33 @@ class KeyedSampler(Sampler):
         return "KeyedSampler()"
 
 
-def _candidates(rate: Fraction, least: Integers, words: Words) -> Integers:
-    """Return the tests whose geometric draw may be at least `least`, given the first word of each; see the module."""
-    bounds, last = _bounds(rate)
+def _candidates(
+    rate: Fraction, least: Integers, words: Words, among: NDArray[np.bool_] | None = None
+) -> Integers:
+    """Return the tests, of a mask, whose geometric draw may be at least `least`, given their first words."""
+    bounds, last = _bounds(*rate.as_integer_ratio())
     steps = np.maximum(least, 0)
     np.minimum(steps, last, out=steps)
     if bounds is not None:
-        return np.flatnonzero(words <= bounds.take(steps, mode="clip"))
-    raised = np.multiply(steps, -float(rate))
-    np.exp(raised, out=raised)
-    raised *= _RAISED
-    return np.flatnonzero(words.astype(np.float64) <= raised)
+        below = words <= bounds.take(steps, mode="clip")
+    else:
+        raised = np.multiply(steps, -float(rate))
+        np.exp(raised, out=raised)
+        raised *= _RAISED
+        below = words.astype(np.float64) <= raised
+    if among is not None:
+        below &= among
+    return np.flatnonzero(below) if below.any() else _NONE
 
 
 @lru_cache(maxsize=256)
-def _bounds(rate: Fraction) -> tuple[Words | None, int]:
-    """Return floor(2^64 e^(-m rate)) for m = 0 (there 2^64 - 1) to ceil(45/rate), where it is 0, and the last m.
+def _bounds(numerator: int, denominator: int) -> tuple[Words | None, int]:
+    """Return floor(2^64 e^(-m rate)) of m = 0 (there 2^64 - 1) to ceil(45/rate), where it is 0, and the last m.
 
     None instead of more than 4,096 bounds. Integers bound the powers from below and above; if their floors differ,
     they are computed again with twice the bits.
     """
+    rate = Fraction(numerator, denominator)
     last = min(math.ceil(_FARTHEST / rate), NOISE_LIMIT)
     if last >= _MAX_BOUNDS:
         return None, last
@@ -403,18 +448,26 @@ def _powers(rate: Fraction, count: int, bits: int) -> tuple[list[int], list[int]
     return floors
 
 
-def _checked(law: Law, given: Identity) -> Identity:
+def _checked(given: Identity, *laws: Law) -> Identity:
     """Return the identity of tests, checked as `Sampler.draw` says."""
-    require(law.rate > 0, "a noise rate must be greater than 0")
-    count = np.size(given.offset)
+    require(all(law.rate.numerator > 0 for law in laws), "a noise rate must be greater than 0")
+    # Without a column of positions there is one test.
+    count = np.size(given.offset if isinstance(given.offset, np.ndarray) else given.row)
     return Identity(
         salt=_checked_salt(given.salt, count),
-        offset=checked_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+        offset=checked_integer_or_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
         row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
         attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
         branch=checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
         value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
     )
+
+
+def _joined(parts: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:
+    if len(parts) < 3:
+        return parts[-1]
+    tests, noises = zip(*parts, strict=True)
+    return np.concatenate(tests), np.concatenate(noises)
 
 
 def _parts(count: int) -> Iterator[slice]:

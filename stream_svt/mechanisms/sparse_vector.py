@@ -52,7 +52,7 @@ from stream_svt.mechanisms.contract import (
     rate_of,
 )
 from stream_svt.mechanisms.correction import Annealed, Comparison, Correction, Exposure, Uncorrected
-from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT, Integers
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, UNREACHABLE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Law, Noise, mean, variance
 from stream_svt.mechanisms.numbers import (
     UNITS_PER_EPSILON,
@@ -220,17 +220,20 @@ class SparseVector(Mechanism):
         a branch that its run cannot pay: it would not be reported, but take time. Arguments are those of `step`,
         unchecked, with `rho` and `left` the threshold noise and the units left of each test's run.
         """
-        bars = thresholds - values + rho
-        found = []
-        for number, branch in enumerate(self.branches):
-            least = bars + branch.steps(attempt)
+        leasts = []
+        for branch in self.branches:
+            bars = thresholds + branch.steps(attempt) + rho
             if len(self.branches) > 1:
-                least = np.where(left >= branch.charge_units, least, NOISE_LIMIT + 1)
-            tests, drawn = noise(number, least)
-            gap: Integers = np.minimum(drawn - least[tests], GAP_LIMIT)
-            found.append((tests, gap))
+                bars = np.where(left >= branch.charge_units, bars, UNREACHABLE)
+            leasts.append(bars - values)
+        found = [
+            (tests, np.minimum(drawn - least[tests], GAP_LIMIT))
+            for least, (tests, drawn) in zip(leasts, noise(leasts), strict=True)
+        ]
         if len(found) == 1:
             return found[0][0], found[0][1][np.newaxis]
+        if not any(len(tests) for tests, _ in found):
+            return np.zeros(0, np.int64), np.zeros((len(found), 0), np.int64)
         reached = np.unique(np.concatenate([tests for tests, _ in found]))
         gaps = np.full((len(found), len(reached)), -1, dtype=np.int64)
         for number, (tests, gap) in enumerate(found):

@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
-from stream_svt.monitor.texts import TextList, Texts
+from stream_svt.monitor.texts import TextList, TextRows, Texts
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 NO_ROWS: Integers = np.zeros(0, np.int64)
 NO_ROWS.flags.writeable = False
 NO_TEXTS: Texts = TextList(())
+_ROWS_AT_ONCE = 1 << 14
+"""Rows whose columns fit a processor's own cache."""
+_MANY = 256
+"""Rows of one record that are tested by themselves."""
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(repr=False)
 class QueryBatch:
     """Consecutive, well-formed queries of one partition of one query topic, in offset order.
 
@@ -64,6 +69,43 @@ class QueryBatch:
         start, end = np.searchsorted(self.offset, (offset, offset + 1)).tolist()
         return int(start + np.searchsorted(self.row[start:end], row))
 
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether some query is not the first row of its record."""
+        return bool(self.row.any())
+
+    @cached_property
+    def heads(self) -> Integers:
+        """The first row of each record: all rows of a record have its dataset and timestamp."""
+        begins = np.ones(len(self), dtype=np.bool_)
+        np.not_equal(self.offset[1:], self.offset[:-1], out=begins[1:])
+        return np.flatnonzero(begins)
+
+    @cached_property
+    def in_time_order(self) -> bool:
+        """Whether no record has an earlier timestamp than the one before."""
+        times = self.timestamp_ms[self.heads]
+        return bool((times[1:] >= times[:-1]).all())
+
+    def datasets(self, start: int, stop: int) -> Integers:
+        """Return the datasets of the records with rows in [start, stop), which is not empty."""
+        if len(self.heads) == len(self):
+            return self.dataset[start:stop]
+        first, last = np.searchsorted(self.heads, (start + 1, stop)).tolist()
+        return self.dataset.take(self.heads[first - 1 : last])
+
+    def common(self, column: Integers, start: int, stop: int) -> Integers | int:
+        """Return a column of rows [start, stop), or the number that they share because they are of one record."""
+        if start < stop and self.offset[start] == self.offset[stop - 1]:
+            return int(column[start])
+        return column[start:stop]
+
+    def part(self, start: int, stop: int) -> int:
+        """Return the row before which to stop, so that rows from ``start`` on fit a cache and, if many, one record."""
+        end = min(stop, start + _ROWS_AT_ONCE)
+        of_record = start + int(np.searchsorted(self.offset[start:end], self.offset[start], side="right"))
+        return of_record if of_record - start >= _MANY else end
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -90,7 +132,8 @@ class Grid:
                     steps += batch.fraction[first:last] // (PARTS // denominator)
             if numerator != 1:
                 steps //= numerator
-        return np.clip(steps, self.low, self.high)
+        steps = np.maximum(steps, self.low)
+        return np.minimum(steps, self.high, out=steps)
 
     def threshold(self, number: Fraction) -> int:
         """Return a threshold in steps, rounded up."""
@@ -120,21 +163,28 @@ class View:
     markers: dict[int, str]
     marked: list[int]
 
-    def only_eligible(self, mask: Mask, start: int) -> Mask:
-        """Return a mask over rows from ``start`` on, restricted to the eligible ones."""
-        return mask if self.eligible is None else mask & self.eligible[start : start + len(mask)]
+    def only_eligible(self, mask: Mask | np.bool_, start: int, stop: int) -> Mask:
+        """Return a new mask: rows [start, stop) of a mask, or one answer for all, if eligible."""
+        eligible = np.empty(stop - start, dtype=np.bool_)
+        np.logical_and(mask, True if self.eligible is None else self.eligible[start:stop], out=eligible)
+        return eligible
 
 
 @dataclass(slots=True, repr=False)
 class Tests:
-    """Queries to be tested, as columns; ``attempt`` counts from 0 and is one number for all or one per query."""
+    """Queries to be tested: columns, or one number for all. ``attempt`` counts from 0."""
 
-    dataset: Integers
-    offset: Integers
-    row: Integers
+    dataset: Integers | int
+    offset: Integers | int
+    row: Integers | int
     value: Integers
     threshold: Integers | int
     attempt: Integers | int
+
+    def at(self, rows: Integers) -> Tests:
+        """Return some of the tests."""
+        columns = (getattr(self, name) for name in self.__slots__)
+        return Tests(*(column[rows] if isinstance(column, np.ndarray) else column for column in columns))
 
 
 class Crossing(NamedTuple):
@@ -155,12 +205,23 @@ class Crossing(NamedTuple):
 class Segment:
     """Rows [start, stop) of a view that are tested on arrival, and the result.
 
-    ``live`` is the mask of the rows that are tested, ``muted`` of those of muted series; ``tops`` are the rows of tops.
+    ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
+    ``muted`` of those of muted series; ``tops`` are the rows of tops.
     """
 
     view: View
     start: int
     stop: int
+    dataset: Integers | int
+    clock: Integers | int
     live: Mask
     muted: Mask
     tops: list[int]
+
+    @property
+    def series(self) -> tuple[Texts, Integers | None]:
+        """Series of the rows: entries, and the code of each row or None for an entry each; see `Texts.coded`."""
+        first, last = self.start, self.start + len(self.live)
+        if isinstance(self.dataset, int):
+            return self.view.batch.series.coded(first, last)
+        return TextRows(self.view.batch.series, first, last), None

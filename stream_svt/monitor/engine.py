@@ -309,10 +309,13 @@ def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:
 
 def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, room: int) -> int:
     """Return the row before which at most ``room`` runs open, one per dataset and monitor without a run."""
-    rows = batch.dataset[start:stop]
-    waiting = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
+    if start == stop:
+        return stop
+    shown = batch.datasets(start, stop)
+    waiting = [runner for runner in runners if (runner.runs.status.take(shown) == Status.WAITING).any()]
     if not waiting:
         return stop
+    rows = batch.dataset[start:stop]
     datasets, first = np.unique(rows, return_index=True)
     opens = np.zeros(len(rows), dtype=np.int64)
     for runner in waiting:

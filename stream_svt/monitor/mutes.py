@@ -75,8 +75,8 @@ class MuteFilter:
         self._mutes = mutes
         self._rebuild(mutes)
 
-    def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
-        """Return the indexes of queries that may be muted, given dataset and hash of their series."""
+    def hits(self, datasets: Integers | int, hashes: NDArray[np.uint64]) -> Integers:
+        """Return the indexes of queries that may be muted, given dataset, or that of all, and hash of their series."""
         return np.flatnonzero(self._marks.take(self._indexes(datasets, hashes)))
 
     def add(self, dataset: int, *hashes: int) -> None:
@@ -105,7 +105,7 @@ class MuteFilter:
         series = TextList([mute.name for held in entries.values() for mute in held.values()])
         self._marks[self._indexes(numbers, series.hashes())] = True
 
-    def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
+    def _indexes(self, datasets: Integers | int, hashes: NDArray[np.uint64]) -> Integers:
         spread = np.uint64(_SPREAD)
-        keys = (hashes ^ (datasets.view(np.uint64) * spread)) * spread
+        keys = (hashes ^ (np.asarray(datasets, np.int64).view(np.uint64) * spread)) * spread
         return (keys >> np.uint64(self._shift)).view(np.int64)

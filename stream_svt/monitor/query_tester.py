@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.batch import NO_ROWS, Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
+from stream_svt.monitor.mutes import NEVER_MUTED
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 
@@ -21,11 +22,27 @@ class QueryTester:
         self.runs = runs
         self.sampler = sampler
 
+    def segments(self, view: View, start: int, stop: int) -> Iterator[Segment]:
+        """Test rows [start, stop) once, in segments that fit a cache.
+
+        The last one ends early before a run that is not durable or is to be opened, and if a commit comes first.
+        """
+        has_tops = True
+        while start < stop:
+            if has_tops:  # the last top of a run lets the next one begin
+                stop = self.open_waiting(view, start, stop)
+            end = view.batch.part(start, stop)
+            segment = self.test_arrivals(view, start, end)
+            yield segment
+            if segment.stop < end or self.runs.accounts.full:
+                return
+            start, has_tops = end, bool(segment.tops)
+
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
-        """Test rows [start, stop) once; the segment ends early before a run that is not durable or is to be opened."""
-        segment = self._begin(view, start, self.open_waiting(view, start, stop))
+        """Test rows [start, stop) once; the segment ends early as the last one of `segments` does."""
+        segment, runs = self._begin(view, start, stop), self.runs
         self._find_tops(segment)
-        size, runs = segment.stop - start, self.runs
+        size = segment.stop - start
         live, muted = segment.live, segment.muted = segment.live[:size], segment.muted[:size]
         tested, skipped = int(np.count_nonzero(live)), int(np.count_nonzero(muted))
         if tested:
@@ -33,7 +50,7 @@ class QueryTester:
         runs.skip("muted", skipped)
         if tested + skipped < size:
             datasets = view.batch.dataset[start : segment.stop]
-            idle = view.only_eligible(~live & ~muted & runs.covers[datasets], start)
+            idle = view.only_eligible(runs.covers[datasets], start, segment.stop) & ~live & ~muted
             for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
                 runs.skip(runs.shown(int(dataset)), int(count))
         return segment
@@ -44,52 +61,61 @@ class QueryTester:
         ``ahead``: earlier rows are not tested yet. Returns ``last``, or the first row whose run has to wait because the
         commit is full.
         """
-        runs = self.runs
-        waiting = view.only_eligible(runs.status[view.batch.dataset[first:last]] == Status.WAITING, first)
-        if not waiting.any():
+        batch, runs = view.batch, self.runs
+        if first == last or not (runs.status.take(batch.datasets(first, last)) == Status.WAITING).any():
             return last
+        waiting = view.only_eligible(runs.status[batch.dataset[first:last]] == Status.WAITING, first, last)
         rows = np.flatnonzero(waiting) + first
-        _, appearance = np.unique(view.batch.dataset[rows], return_index=True)
+        _, appearance = np.unique(batch.dataset[rows], return_index=True)
         for row in rows[np.sort(appearance)].tolist():
-            dataset = int(view.batch.dataset[row])
+            dataset = int(batch.dataset[row])
             if not ahead or runs.acts_on_queries_alone(dataset):
                 if runs.accounts.full:
                     return int(row)
-                runs.open_run(dataset, int(view.batch.timestamp_ms[row]))
+                runs.open_run(dataset, int(batch.timestamp_ms[row]))
         return last
 
     def _begin(self, view: View, start: int, stop: int) -> Segment:
         """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable or not open yet."""
-        datasets = view.batch.dataset[start:stop]
-        status = self.runs.status[datasets]
-        pending = status == Status.PENDING
-        if self.runs.limited:
-            passed = self.runs.due(datasets, view.batch.timestamp_ms[start:stop])
-            pending |= (status == Status.LIMITED) & passed
-        pending = view.only_eligible(pending, start)
-        if pending.any():
-            stop = start + int(pending.argmax())
-        live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)
-        segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
-        if self.runs.mutes and view.batch.series:
-            hashes = view.batch.series.hashes()[start:stop]
-            hits = self.runs.filter.hits(view.batch.dataset[start:stop], hashes)
-            self._mute_rows(segment, hits + start)
+        batch, runs = view.batch, self.runs
+        stop = self._barred(view, start, stop)
+        dataset, clock = (batch.common(column, start, stop) for column in (batch.dataset, view.clock))
+        live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
+        segment = Segment(view, start, stop, dataset, clock, live, np.zeros(stop - start, dtype=np.bool_), [])
+        if runs.mutes and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes):
+            self._mute(segment, runs.filter.hits(dataset, segment.series[0].hashes()))
         return segment
 
-    def _mute_rows(self, segment: Segment, rows: Integers) -> None:
-        """Skip those of these rows whose series is muted at their clock."""
-        if not len(rows):
+    def _barred(self, view: View, start: int, stop: int) -> int:
+        """Return the first of rows [start, stop) whose run is not durable or not open yet, or ``stop``."""
+        batch, runs = view.batch, self.runs
+        if not runs.pending and not runs.limited:
+            return stop
+        dataset, time_ms = (
+            batch.common(column, start, stop) for column in (batch.dataset, batch.timestamp_ms)
+        )
+        status = runs.status[dataset]
+        passed = (status == Status.LIMITED) & runs.due(dataset, time_ms)
+        barred = view.only_eligible((status == Status.PENDING) | passed, start, stop)
+        return start + int(barred.argmax()) if barred.any() else stop
+
+    def _mute(self, segment: Segment, suspects: Integers, after: int = -1) -> None:
+        """Skip the rows behind ``after`` whose series, one of these entries, is muted at their clock."""
+        if not len(suspects):
             return
-        batch, runs = segment.view.batch, self.runs
-        series, which = batch.series.at(rows)
-        pair = which * len(runs.covers) + batch.dataset[rows]
-        _, first, index = np.unique(pair, return_index=True, return_inverse=True)
-        pairs = zip(batch.dataset[rows[first]].tolist(), which[first].tolist(), strict=True)
-        ends = np.array([runs.muted_until(dataset, series[text]) for dataset, text in pairs])
-        hit = rows[segment.view.clock[rows] < ends[index]] - segment.start
-        hit = hit[segment.live[hit]]
-        segment.live[hit], segment.muted[hit] = False, True
+        (entries, codes), runs = segment.series, self.runs
+        datasets = np.broadcast_to(segment.dataset, len(entries))
+        ends = np.full(len(entries) + 1, NEVER_MUTED)
+        for entry in suspects.tolist():
+            ends[entry] = runs.muted_until(int(datasets[entry]), entries[entry])
+        # Entries of several rows are those of one record, which has one timestamp.
+        muted = (
+            segment.clock < ends[:-1] if codes is None else (segment.clock < ends).take(codes, mode="wrap")
+        )
+        muted[: max(after + 1 - segment.start, 0)] = False
+        muted &= segment.live
+        segment.live ^= muted
+        segment.muted |= muted
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
@@ -117,23 +143,34 @@ class QueryTester:
 
     def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
-        batch, start, dataset = segment.view.batch, segment.start, int(segment.view.batch.dataset[row])
-        status = self.runs.status[dataset]
-        if series is not None and dataset in self.runs.mutes and status > Status.WAITING:
-            hashes = batch.series.hashes()[row : segment.stop]
-            same = (hashes[1:] == hashes[0]).nonzero()[0] + row + 1
-            self._mute_rows(segment, same[batch.dataset[same] == dataset])
+        batch, runs, start = segment.view.batch, self.runs, segment.start
+        dataset, first = int(batch.dataset[row]), row + 1 - start
+        status = runs.status[dataset]
+        if series is not None and dataset in runs.mutes and status > Status.WAITING:
+            self._mute(segment, self._entries_like(segment, row), row)
             if not woken:
                 return
         of_dataset = batch.dataset[row + 1 : segment.stop] == dataset
-        later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1)) + row + 1
+        if status > Status.WAITING:
+            muted = np.flatnonzero(segment.muted[first : segment.stop - start] & of_dataset) + row + 1
+            segment.stop = next((k for k in muted.tolist() if batch.series[k] in woken), segment.stop)
+            return
+        later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1, segment.stop))
         if status == Status.WAITING:
-            segment.stop = int(later.min(initial=segment.stop))
-        elif status < Status.WAITING:
-            segment.live[later - start] = segment.muted[later - start] = False
+            segment.stop = int(later.min(initial=segment.stop - row - 1)) + row + 1
         else:
-            rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
-            segment.stop = next(rows, segment.stop)
+            segment.live[later + first] = segment.muted[later + first] = False
+
+    def _entries_like(self, segment: Segment, row: int) -> Integers:
+        """Return the entries that may have the dataset and series of a row."""
+        entries, codes = segment.series
+        own, hashes = row - segment.start, entries.hashes()
+        if codes is not None:
+            return np.flatnonzero(hashes == hashes[codes[own]])
+        like = np.flatnonzero(hashes[own + 1 :] == hashes[own]) + own + 1
+        of_dataset = np.broadcast_to(segment.dataset, len(hashes))[like] == segment.view.batch.dataset[row]
+        found: Integers = like[of_dataset]
+        return found
 
     def candidates(
         self, view: View, start: int, live: Mask, *, draw_all: bool = False
@@ -143,46 +180,53 @@ class QueryTester:
         Returns rows in order, their gaps by branch, shape (branches, rows), and their thresholds in grid steps.
         ``draw_all``: see `reached`.
         """
-        tested, batch = int(np.count_nonzero(live)), view.batch
+        tested, batch, stop = int(np.count_nonzero(live)), view.batch, start + len(live)
         if not tested:
             return NO_ROWS, NO_ROWS, NO_ROWS
-        values, thresholds = self.on_grid(batch, start, live)
-        rows = None if tested == len(live) else np.flatnonzero(live) + start
-        part = slice(start, start + len(live)) if rows is None else rows  # a slice makes no copy
-        tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
-        chosen, gaps = self.reached(tests, draw_all=draw_all)
-        return (
-            chosen + start if rows is None else rows[chosen],
-            gaps,
-            np.broadcast_to(thresholds, tested)[chosen],
-        )
+        dataset, offset = (batch.common(column, start, stop) for column in (batch.dataset, batch.offset))
+        row = batch.row[start:stop] if batch.has_rows else 0
+        tests = Tests(dataset, offset, row, *self.on_grid(batch, start, stop), 0)
+        in_one_run = isinstance(dataset, int) and tested >= len(live) // 2
+        if (
+            in_one_run or tested == len(live)
+        ) and not draw_all:  # it is cheaper to leave the columns as they are
+            rows, gaps = self.reached(tests, live)
+        else:
+            of_live = np.flatnonzero(live)
+            chosen, gaps = self.reached(tests.at(of_live), draw_all=draw_all)
+            rows = of_live[chosen]
+        return rows + start, gaps, np.broadcast_to(tests.threshold, len(live))[rows]
 
-    def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
-        """Return values and thresholds of the rows of ``live`` in grid steps."""
+    def on_grid(self, batch: QueryBatch, start: int, stop: int) -> tuple[Integers, Integers | int]:
+        """Return values and thresholds of rows [start, stop) in grid steps."""
         plan = self.runs.plan
-        values = plan.grid.values(batch, start, start + len(live))
-        common = plan.grid.threshold(self.runs.spec.threshold)
-        all_live = bool(live.all())
+        values = plan.grid.values(batch, start, stop)
         if not batch.threshold:
-            return (values if all_live else values[live]), common
-        thresholds = np.full(len(live), common, dtype=np.int64)
+            return values, plan.threshold
+        thresholds = np.full(stop - start, plan.threshold, dtype=np.int64)
         for row, threshold in batch.threshold.items():
-            if start <= row < start + len(live):
+            if start <= row < stop:
                 thresholds[row - start] = plan.grid.threshold(threshold)
-        return (values, thresholds) if all_live else (values[live], thresholds[live])
+        return values, thresholds
 
-    def reached(self, tests: Tests, *, draw_all: bool = False) -> tuple[Integers, Integers]:
+    def reached(
+        self, tests: Tests, among: Mask | None = None, *, draw_all: bool = False
+    ) -> tuple[Integers, Integers]:
         """Return which tests reach the noisy threshold at some branch, and their gaps: see `SparseVector.reached`.
 
-        Noise is a function of run, position, attempt and value. ``draw_all``: draw it for each test, because not all
-        that reach the threshold are released, and a draw takes time.
+        Noise is a function of run, position, attempt and value. ``among``: mask of the tests that count, None for all.
+        ``draw_all``: draw it for each test, because not all that reach the threshold are released, and a draw takes
+        time.
         """
         runs, mechanism = self.runs, self.runs.plan.mechanism
-        secrets, laws = runs.secrets.take(tests.dataset), mechanism.branch_laws
+        secrets, laws = runs.secrets.take(tests.dataset), runs.plan.laws
+        columns: Sequence[Any]
+        columns = [secrets["salt_high"], secrets["salt_low"], secrets["noise"], runs.left.take(tests.dataset)]
+        high, low, rho, left = map(int, columns) if isinstance(tests.dataset, int) else columns
         identity = Identity(
-            salt=(secrets["salt_high"], secrets["salt_low"]),
+            salt=(high, low),
             offset=tests.offset,
-            row=tests.row if tests.row.any() else 0,
+            row=tests.row,
             attempt=tests.attempt,
             branch=0,
             value=tests.value,
@@ -191,13 +235,11 @@ class QueryTester:
         def drawn(branch: int) -> Integers:
             return self.sampler.draw(laws[branch], identity._replace(branch=branch))
 
-        def drawn_where_reached(branch: int, least: Integers) -> tuple[Integers, Integers]:
-            return self.sampler.reaching(laws[branch], identity._replace(branch=branch), least)
+        def drawn_where_reached(leasts: Sequence[Integers]) -> Sequence[tuple[Integers, Integers]]:
+            return self.sampler.reaching(laws, identity, leasts, among)
 
         noise = reaching(drawn) if draw_all else drawn_where_reached
-        # An open run pays its only branch.
-        left = runs.left.take(tests.dataset) if len(laws) > 1 else mechanism.smallest_units
-        return mechanism.reached(tests.value, tests.threshold, secrets["noise"], left, tests.attempt, noise)
+        return mechanism.reached(tests.value, tests.threshold, rho, left, tests.attempt, noise)
 
     def branch(self, dataset: int, gaps: Sequence[int] | Integers) -> int | None:
         """Return the first branch that fired and that the run can pay, None if there is none."""
@@ -221,7 +263,9 @@ class Append:
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop); return the row reached: less than ``stop`` if a commit or a new run comes first."""
-        return self.tester.test_arrivals(view, start, stop).stop
+        for segment in self.tester.segments(view, start, stop):
+            start = segment.stop
+        return start
 
     def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
         """Return the next row from ``start`` on before which a set closes; the view's end if none does."""

@@ -64,7 +64,7 @@ class RetryAppend(Append):
         """
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
-        live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
+        live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start, stop)
         # Rows of waiting or muted series are not tested, and only this loop finds them.
         rows, gaps, _ = self.tester.candidates(view, start, live, draw_all=True)
         mask = np.zeros(stop - start, dtype=np.bool_)
@@ -132,8 +132,7 @@ class RetryAppend(Append):
 
     def _columns(self, view: View, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return values and thresholds of rows [start, stop), in grid steps."""
-        everything = np.ones(stop - start, dtype=np.bool_)
-        values, thresholds = self.tester.on_grid(view.batch, start, everything)
+        values, thresholds = self.tester.on_grid(view.batch, start, stop)
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(

@@ -84,10 +84,11 @@ class Runner:
         start = 0
         if self.offset > batch.first or self.row > 0:
             start = min(stop, batch.index_of(self.offset, self.row))
-        clock = batch.timestamp_ms.copy()
-        if start < stop:
-            clock[start] = max(self.clock_ms, int(clock[start]))
-            np.maximum.accumulate(clock[start:], out=clock[start:])
+        clock = batch.timestamp_ms
+        if not batch.in_time_order:
+            clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
+        if start < stop and clock[start] < self.clock_ms:
+            clock = np.maximum(clock, self.clock_ms)
         eligible, outside = self._eligible(batch, start, clock)
         markers = {
             row: name
@@ -131,7 +132,8 @@ class Runner:
         runs, rows = self.runs, slice(start, view.stop)
         if self.spec.resample_every is None and not runs.limited:
             return _NO_ROW
-        return view.only_eligible(runs.due(view.batch.dataset[rows], view.batch.timestamp_ms[rows]), start)
+        due = runs.due(view.batch.dataset[rows], view.batch.timestamp_ms[rows])
+        return view.only_eligible(due, start, view.stop)
 
     def _renew(self, view: View, start: int) -> None:
         """If the query of row ``start`` opens a run by schedule or after a limit, open it.
@@ -143,7 +145,7 @@ class Runner:
         if not due.any() or not due[0]:
             return
         runs = self.runs
-        queries = np.flatnonzero(view.only_eligible(np.ones(len(due), dtype=np.bool_), start))
+        queries = np.flatnonzero(view.only_eligible(np.True_, start, start + len(due)))
         _, first = np.unique(view.batch.dataset[start:][queries], return_index=True)
         for row in np.sort(queries[first]).tolist():
             dataset = int(view.batch.dataset[start + row])

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from stream_svt.mechanisms.estimates import GapBounds
+from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
@@ -62,8 +63,9 @@ class AlertTerms:
 class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
 
-    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``alerts`` has the
-    terms of alerts by branch.
+    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``threshold`` is
+    that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and the terms of
+    alerts by branch.
     """
 
     spec: MonitorSpec
@@ -72,6 +74,8 @@ class Plan:
     smallest_units: int
     largest_units: int
     grid: Grid
+    threshold: int
+    laws: tuple[Law, ...]
     alerts: tuple[AlertTerms, ...]
 
     @classmethod
@@ -82,7 +86,9 @@ class Plan:
         mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
         charges = [branch.charge_units for branch in mechanism.branches]
-        return cls(spec, spec.hash(), mechanism, min(charges), max(charges), grid, tuple(alerts))
+        threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
+        units = min(charges), max(charges)
+        return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
 
 
 class Status:
@@ -210,7 +216,7 @@ class Runs:
         is_limited = run_state.state is _LIMITED and not run_state.paused  # a pause has no end of its own
         return max(self.next_begin(dataset, run_state), 0) if is_limited else 0
 
-    def due(self, datasets: Integers, time_ms: Integers) -> Mask:
+    def due(self, datasets: Integers | int, time_ms: Integers | int) -> Mask | np.bool_:
         """Return which queries, by dataset and timestamp, open a run because a deadline has passed."""
         return (time_ms >= self.deadline[datasets]) & (self.status[datasets] >= Status.TESTABLE)
 

@@ -145,9 +145,10 @@ class SweepAppend(Append):
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and store the bottoms of sets."""
-        segment = self.tester.test_arrivals(view, start, stop)
-        self._store_bottoms(segment)
-        return segment.stop
+        for segment in self.tester.segments(view, start, stop):
+            self._store_bottoms(segment)
+            start = segment.stop
+        return start
 
     def _store_bottoms(self, segment: Segment) -> None:
         """Store the bottoms of open sets and count their tops; sets open in the order of their rows."""
@@ -164,7 +165,7 @@ class SweepAppend(Append):
                 members[dataset, name].append(row)
         if not members:
             return
-        values, thresholds = self.tester.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
+        values, thresholds = self.tester.on_grid(batch, start, start + len(live))
         thresholds = np.broadcast_to(thresholds, len(live))
         for (dataset, name), arrived in members.items():
             opened = self._open_set(dataset, name, int(view.clock[arrived[0]]))

@@ -29,9 +29,6 @@ _LOW: Final = np.uint64(2**32 - 1)
 _ALL: Final = 2**64 - 1
 
 
-_NO_ROWS: Final = np.zeros(0, np.int64)
-
-
 class Texts(Protocol):
     """Texts by row; None where a row has none."""
 
@@ -42,8 +39,31 @@ class Texts(Protocol):
     def hashes(self) -> Hashes:
         """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
 
-    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
-        """Return texts, few of them equal, and the index of each row's; ``rows`` are in ascending order."""
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
+        """Return entries and the code of each of rows [first, last), -1 for no text; None if each has its own entry."""
+
+
+class TextRows:
+    """The texts of rows [first, last) of others."""
+
+    __slots__ = ("_first", "_last", "_texts")
+
+    def __init__(self, texts: Texts, first: int, last: int) -> None:
+        self._texts, self._first, self._last = texts, first, last
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def __getitem__(self, row: int, /) -> str | None:
+        return self._texts[self._first + row]
+
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
+        """See `Texts`."""
+        return self._texts.coded(self._first + first, self._first + last)
+
+    def hashes(self) -> Hashes:
+        """See `Texts`."""
+        return self._texts.hashes()[self._first : self._last]
 
 
 class TextList:
@@ -65,9 +85,9 @@ class TextList:
         """Return the texts of some rows."""
         return TextList([self._texts[row] for row in rows.tolist()])
 
-    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
+    def coded(self, first: int, last: int) -> tuple[Texts, None]:
         """See `Texts`."""
-        return [self[row] for row in rows.tolist()], np.arange(len(rows))
+        return TextRows(self, first, last), None
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -100,9 +120,9 @@ class TextSlices:
         """Return the texts of some rows."""
         return TextSlices(self._buffer, self._start[rows], self._length[rows])
 
-    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
+    def coded(self, first: int, last: int) -> tuple[Texts, None]:
         """See `Texts`."""
-        return [self[row] for row in rows.tolist()], np.arange(len(rows))
+        return TextRows(self, first, last), None
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -128,10 +148,9 @@ class TextCodes:
         code = int(self._codes[row])
         return None if code < 0 else self._entries[code]
 
-    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers]:
         """See `Texts`."""
-        codes, which = np.unique(self._codes[rows], return_inverse=True)
-        return [None if code < 0 else self._entries[code] for code in codes.tolist()], which
+        return self._entries, self._codes[first:last]
 
     def hashes(self) -> Hashes:
         """See `Texts`."""
@@ -168,17 +187,13 @@ class TextParts:
         part = bisect_right(self._ends, row)
         return self._parts[part][row - self._begin(part)]
 
-    def at(self, rows: Integers) -> tuple[list[str | None], Integers]:
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
         """See `Texts`."""
-        texts: list[str | None] = []
-        which = [_NO_ROWS]
-        part = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(part).tolist():
-            first, stop = np.searchsorted(part, [number, number + 1])
-            found, index = self._parts[number].at(rows[first:stop] - self._begin(number))
-            which.append(index + len(texts))
-            texts += found
-        return texts, np.concatenate(which)
+        part = bisect_right(self._ends, first)
+        if first < last <= self._ends[part]:
+            begin = self._begin(part)
+            return self._parts[part].coded(first - begin, last - begin)
+        return TextRows(self, first, last), None
 
     def _begin(self, part: int) -> int:
         return self._ends[part - 1] if part else 0

@@ -155,7 +155,7 @@ class NoiseSource:
         drawn.append(given[len(drawn)] if len(drawn) < len(given) else fresh)
         return drawn[-1].to_bytes(8, "big")
 
-    def words(self, identity: Identity, part: slice) -> Words:
+    def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:  # noqa: ARG002
         """Return the first words of each test's uniforms: see `WordSource`."""
         salt, *others = identity
         columns = [column[part].tolist() for column in np.broadcast_arrays(salt[0], *others)]

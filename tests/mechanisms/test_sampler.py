@@ -109,8 +109,8 @@ class ScriptedWords:
     def __init__(self, words, following):
         self.script, self.following = np.array(words, dtype=np.uint64), following
 
-    def words(self, identity, part):
-        del identity
+    def words(self, identity, part, *, other_branch=False):
+        del identity, other_branch
         return np.stack([self.script[part]] * 2, axis=1)
 
     def further(self, half, index):
@@ -291,7 +291,7 @@ REACHING = [
 
 @pytest.mark.parametrize("rate", [rate for rate in REACHING if rate > Fraction(1, 92)], ids=str)
 def test_the_bounds_of_a_table_are_exact(rate):
-    bounds, last = sampler._bounds(rate)
+    bounds, last = sampler._bounds(*rate.as_integer_ratio())
     checked = [m for m in (*range(1, 20), *range(20, last, 1 + last // 200), last - 1) if 0 < m < last]
     assert bounds[checked].tolist() == [int(exp(-rate * m) * 2**64) for m in checked]
     assert len(bounds) == last + 1
@@ -301,7 +301,7 @@ def test_the_bounds_of_a_table_are_exact(rate):
 
 @pytest.mark.parametrize("rate", [Fraction(45, 4095), Fraction(45, 4096)], ids=str)
 def test_a_large_table_is_replaced_by_floats(rate):
-    bounds, last = sampler._bounds(rate)
+    bounds, last = sampler._bounds(*rate.as_integer_ratio())
     assert (bounds is None) == (last >= 4096)
     assert last in (4095, 4096)
 
@@ -321,7 +321,7 @@ def near_bar(noise, rate, count, seed, **options):
 def test_tests_by_a_bound_have_the_outcomes_and_noise_of_all_draws(noise, rate):
     count = 300_000 if noise is Noise.EXPONENTIAL and rate > Fraction(1, 10**6) else 3_000
     keyed, law, given, least = near_bar(noise, rate, count, 11)
-    tests, noises = keyed.reaching(law, given, least)
+    [(tests, noises)] = keyed.reaching([law], given, [least])
     drawn = keyed.draw(law, given)
     assert tests.tolist() == np.flatnonzero(drawn >= least).tolist()
     assert noises.tolist() == drawn[tests].tolist()
@@ -365,7 +365,7 @@ def found_beside_bounds(rate):
     bars, words = beside_bounds(rate)
     given = Identity(SALT, np.arange(len(words)), 0, 0, 0, np.zeros(len(words), dtype=np.int64))
     law, samplers = Law(Noise.EXPONENTIAL, rate), [Sampler(ScriptedWords(words, one)) for one in FOLLOWING]
-    return [[part.tolist() for part in one.reaching(law, given, bars)] for one in samplers]
+    return [[part.tolist() for part in one.reaching([law], given, [bars])[0]] for one in samplers]
 
 
 @pytest.mark.parametrize("rate", [REACHING[index] for index in (0, 1, 4, 5, 6)], ids=str)
@@ -374,7 +374,7 @@ def test_words_on_either_side_of_a_bound_are_tested_exactly(rate):
 
 
 MUTANTS = {
-    "a draw equal to the bar is none": (Sampler, "reaching", "noise >= (", "noise > ("),
+    "a draw equal to the bar is none": (Sampler, "_reached", "noise >= ", "noise > "),
     "a word equal to the bound is none": (sampler, "_candidates", "words <= bounds", "words < bounds"),
     "the bound of the next step": (sampler, "_candidates", "take(steps,", "take(steps + 1,"),
     "the table begins late": (sampler, "_bounds", "*lower, 0]", "*lower[1:], 0, 0]"),
@@ -401,6 +401,25 @@ def test_a_broken_test_by_a_bound_is_detected(name, monkeypatch):
     assert not few or found_beside_bounds(rate) != expected_beside_bounds(rate)
 
 
+@pytest.mark.parametrize("noise", Noise)
+def test_branches_that_are_tested_together_have_the_noise_of_each(noise):
+    keyed, law, given, least = near_bar(noise, Fraction(1, 30), 40_000, 14)
+    laws, leasts = [law, Law(noise, Fraction(1, 7)), law], [least, least // 2, least + 1]
+    among = np.random.default_rng(16).random(40_000) < 0.5
+    for branch, (tests, noises) in enumerate(keyed.reaching(laws, given, leasts, among)):
+        drawn = keyed.draw(laws[branch], given._replace(branch=branch))
+        assert tests.tolist() == np.flatnonzero((drawn >= leasts[branch]) & among).tolist()
+        assert noises.tolist() == drawn[tests].tolist()
+        assert len(tests) > 1000
+
+
+def test_rows_of_one_record_have_the_noise_of_each_by_itself():
+    keyed, law, given, _ = near_bar(Noise.EXPONENTIAL, Fraction(1, 30), 40_000, 15)
+    rows = np.arange(40_000)
+    together = keyed.draw(law, given._replace(offset=7, row=rows))
+    assert together.tolist() == keyed.draw(law, given._replace(offset=np.full(40_000, 7), row=rows)).tolist()
+
+
 @pytest.mark.parametrize("rate", REACHING, ids=str)
 def test_hardly_any_test_is_drawn_that_does_not_reach_its_bar(rate):
     """Else the time of a batch would tell how many answers are near the bar."""
@@ -408,5 +427,5 @@ def test_hardly_any_test_is_drawn_that_does_not_reach_its_bar(rate):
     words = np.random.default_rng(13).integers(0, 2**64, len(least), dtype=np.uint64)
     found = sampler._candidates(law.rate, least, words)
     given = Identity(SALT, np.arange(len(least)), 0, 0, 0, np.zeros(len(least), dtype=np.int64))
-    tests, _ = Sampler(ScriptedWords(words, FURTHER)).reaching(law, given, least)
+    [(tests, _)] = Sampler(ScriptedWords(words, FURTHER)).reaching([law], given, [least])
     assert found.tolist() == tests.tolist()

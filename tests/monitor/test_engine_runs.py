@@ -136,14 +136,15 @@ def test_no_test_of_a_query_meets_the_noise_of_another(form, monkeypatch):
     seen: set[tuple[int, ...]] = set()
     checked = sampler._checked
 
-    def spy(law, identity):
-        attempts = np.broadcast_to(identity.attempt, len(identity.offset)).tolist()
-        rows = zip(*identity.salt, identity.offset.tolist(), attempts, strict=True)
-        found = [(*map(int, row), identity.branch) for row in rows]
+    def spy(identity, *laws):
+        columns = *identity.salt, identity.offset, identity.attempt, identity.value
+        *tests, attempts, _ = [column.tolist() for column in np.broadcast_arrays(*columns)]
+        branches = range(identity.branch, identity.branch + len(laws))
+        found = [(*row, branch) for row in zip(*tests, attempts, strict=True) for branch in branches]
         if any(attempts):  # what is tested on arrival is computed again after a barrier
             assert not seen & set(found), "one identity was tested twice"
         seen.update(found)
-        return checked(law, identity)
+        return checked(identity, *laws)
 
     monkeypatch.setattr(sampler, "_checked", spy)
     play = Play(spec_of(FORMS[form]), entropy=Entropy(9))

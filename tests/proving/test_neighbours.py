@@ -178,12 +178,13 @@ def stores_values_in_as_few_bytes_as_they_need(original, self):
     return commit
 
 
-@mutant(QueryTester, "_mute_rows")
-def mutes_what_is_high(original, self, segment, rows):
-    original(self, segment, rows)
+@mutant(QueryTester, "_begin")
+def mutes_what_is_high(original, self, *rows):
+    segment = original(self, *rows)
     whole = segment.view.batch.whole[segment.start : segment.stop]
     high = segment.live & (whole >= 500)
     segment.live[high], segment.muted[high] = False, True
+    return segment
 
 
 @mutant(Engine, "step")

@@ -167,10 +167,11 @@ def test_records_of_several_types_and_dictionaries_become_one_batch():
     assert (found.rejects, found.set_id) == ([(12, "not-arrow")], [None, None, None, None, "s", None])
     assert [*map(str, numbers(found))] == ["1", "3/2", "5/2", "None", "1/4", "7"]
     assert found.threshold == {2: 1, 3: 2}
-    for rows_of_some in (np.array([0, 3, 5]), np.arange(6), np.zeros(0, np.int64)):
-        expected = [found.series[row] for row in rows_of_some.tolist()]
-        texts, which = found.series.at(rows_of_some)
-        assert [texts[index] for index in which] == expected
+    for first, last in ((0, 1), (1, 4), (4, 5), (0, 6), (3, 3)):
+        entries, codes = found.series.coded(first, last)
+        rows = range(last - first) if codes is None else codes.tolist()
+        coded = [None if row < 0 else entries[row] for row in rows]
+        assert coded == [found.series[row] for row in range(first, last)]
     assert [found.index_of(*place) for place in ((8, 1), (10, 1), (10, 9), (11, 0), (21, 0))] == [
         1,
         2,

@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -24,6 +24,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 
+from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.contract import Neighbours, Outcomes, Top
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
@@ -121,10 +122,12 @@ class _Moved(Sampler):
     def draw(self, law: Law, given: Identity) -> Integers:
         return self.engine.draw(self.runner, self.sampler, law, given)
 
-    def reaching(self, law: Law, given: Identity, least: Integers) -> tuple[Integers, Integers]:
-        noise = self.draw(law, given)
-        tests = np.flatnonzero(noise >= least)
-        return tests, noise[tests]
+    def reaching(
+        self, laws: Sequence[Law], given: Identity, leasts: Sequence[Integers], among: Any = None
+    ) -> list[tuple[Integers, Integers]]:
+        noise = reaching(lambda branch: self.draw(laws[branch], given._replace(branch=branch)))
+        counts = np.ones(len(given.value), dtype=np.bool_) if among is None else among
+        return [(tests[counts[tests]], noises[counts[tests]]) for tests, noises in noise(leasts)]
 
 
 class AlignedEngine(Engine):
@@ -153,7 +156,8 @@ class AlignedEngine(Engine):
     def draw(self, runner: Runner, sampler: Sampler, law: Law, tests: Identity) -> Any:
         """Return the noise of the first run's values, and for its tops the shift on top of it."""
         branch = tests.branch
-        pairs = [self.values_at[runner.spec.topic, offset] for offset in tests.offset.tolist()]
+        offsets = np.broadcast_to(tests.offset, tests.value.shape).tolist()
+        pairs = [self.values_at[runner.spec.topic, offset] for offset in offsets]
         first = np.array([pair[0] for pair in pairs], dtype=np.int64)
         assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
         noise = sampler.draw(law, tests._replace(value=first))

@@ -174,12 +174,9 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
 
-        def noise(branch, least, test=test, value=value):
-            law, identity = (
-                svt.branch_laws[branch],
-                identified(salts, value, offset=np.full(runs, test), branch=branch),
-            )
-            return keyed.reaching(Law(law.noise, law.rate * query_scale), identity, least)
+        def noise(leasts, test=test, value=value):
+            laws = [Law(law.noise, law.rate * query_scale) for law in svt.branch_laws]
+            return keyed.reaching(laws, identified(salts, value, offset=np.full(runs, test)), leasts)
 
         drawn_gaps = np.full((len(svt.branches), runs), -1)
         reached, gaps_there = svt.reached(np.full(runs, value), 0, rho, left, 0, noise)
