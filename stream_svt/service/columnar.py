@@ -52,7 +52,7 @@ MAX_TEXT_IN_ALL: Final = 16 << 20
 """Maximum characters in the texts of all rows: a dictionary repeats a long text at the cost of one byte."""
 
 KEPT: Final = 1 << 16
-"""Bytes of a column of texts that is kept for the next record."""
+"""Bytes of a column's texts, and of their offsets, that are kept for the next record."""
 
 _SHORT: Final = 1 << 12
 """Bytes of metadata that are kept for the next record."""
@@ -100,9 +100,11 @@ class Known:
         if found is not None and _same(last, column):
             return found
         found = _Slices.of(column)
+        if len(found.buffer) > KEPT:
+            return found
         bits, *buffers = column.buffers()
-        sizes = [buffer.size if buffer else KEPT for buffer in buffers]
-        if bits is None and not column.null_count and not column.offset and sum(sizes) < KEPT:
+        is_short = all(buffer and buffer.size <= KEPT for buffer in buffers)
+        if is_short and bits is None and not (column.null_count or column.offset):
             # A copy: the column would keep the whole fetch in memory.
             copies = [None, *(pa.py_buffer(buffer.to_pybytes()) for buffer in buffers)]
             copy = pa.Array.from_buffers(column.type, len(column), copies, 0)
