@@ -243,9 +243,8 @@ def _destination(
 ) -> Destination:
     """Return a destination with its secrets; problems are reported to the document."""
     keys: list[bytes] = []
-    key, authorization = (*path, "authorization_file"), None
-    if config.authorization_file is not None:
-        authorization = files.first_line(config.authorization_file, key, "header")
+    key = (*path, "authorization_file")
+    authorization = files.first_line(config.authorization_file, key, "header")
     if authorization and not (authorization.isascii() and authorization.isprintable()):
         document.report(key, "has characters that a header must not have")
     if (webhook := config.webhook) is None:
@@ -255,10 +254,9 @@ def _destination(
         urls = [webhook.url] if webhook.url else []
         if webhook.url_file is not None:
             key = (*path, "webhook", "url_file")
+            url = files.first_line(webhook.url_file, key, "address")
             try:
-                urls = (
-                    [http_address(url)] if (url := files.first_line(webhook.url_file, key, "address")) else []
-                )
+                urls = [http_address(url)] if url else []
             except ValueError as error:
                 document.report(key, f"file {quote(webhook.url_file)}: {error}")
         key = (*path, "webhook", "key_files")

@@ -204,9 +204,7 @@ class SecretFiles:
 
     def login(self, kafka: sections.KafkaConfig) -> Login:
         """Return the secrets and files of the connection to the brokers, after reporting those that cannot be used."""
-        name, password = kafka.password_file, None
-        if name is not None:
-            password = self.first_line(name, ("kafka", "password_file"), "password")
+        password = self.first_line(kafka.password_file, ("kafka", "password_file"), "password")
         return Login(password, self._tokens(kafka), self._tls(kafka))
 
     def _tokens(self, kafka: sections.KafkaConfig) -> Tokens | None:
@@ -222,10 +220,9 @@ class SecretFiles:
         if url is None or client is None or secret is None:
             return None
         self.first_line(secret, ("kafka", "oauth_client_secret_file"), "client secret")
-        tls, ca = None, kafka.oauth_ca_file
+        ca = kafka.oauth_ca_file
         files = TlsFiles(None if ca is None else self._directory / ca)
-        if self._loads(files, "oauth_ca_file", ca, "no PEM certificate"):
-            tls = files.context()
+        tls = self._context(files, ("kafka", "oauth_ca_file"), ca)
         source = ClientCredentials(url, client, self._directory / secret, kafka.oauth_scope, tls)
         return Tokens(source, kafka.oauth_extensions)
 
@@ -233,15 +230,12 @@ class SecretFiles:
         """Return the password of the Schema Registry's user, None without one; report a ca_file that is none."""
         if registry.ca_file is not None:
             authorities = TlsFiles(self._directory / registry.ca_file)
-            self._loads(authorities, "ca_file", registry.ca_file, "no PEM certificate", "schema_registry")
-        name = registry.password_file
-        return (
-            None if name is None else self.first_line(name, ("schema_registry", "password_file"), "password")
-        )
+            self._context(authorities, ("schema_registry", "ca_file"), registry.ca_file)
+        return self.first_line(registry.password_file, ("schema_registry", "password_file"), "password")
 
-    def first_line(self, name: str, path: KeyPath, what: str) -> str | None:
-        """Return the first line of a secret file, None after reporting a problem."""
-        text = self._text(name, path)
+    def first_line(self, name: str | None, path: KeyPath, what: str) -> str | None:
+        """Return the first line of a secret file, None without a file, or after reporting a problem."""
+        text = None if name is None else self._text(name, path)
         if text is None or (line := next(iter(text.splitlines()), "")):
             return text and line
         self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
@@ -253,22 +247,22 @@ class SecretFiles:
         files = TlsFiles(*(None if name is None else self._directory / name for name in names))
         if kafka.private_key_file is not None:
             self._text(kafka.private_key_file, ("kafka", "private_key_file"))
-        if self._loads(TlsFiles(files.authorities), "ca_file", names[0], "no PEM certificate"):
-            self._loads(
-                files, "certificate_file", names[1], "no PEM certificate of private_key_file, not encrypted"
+        if self._context(TlsFiles(files.authorities), ("kafka", "ca_file"), names[0]):
+            self._context(
+                files, ("kafka", "certificate_file"), names[1], " of private_key_file, not encrypted"
             )
         return files
 
-    def _loads(self, files: TlsFiles, key: str, name: str | None, lack: str, section: str = "kafka") -> bool:
+    def _context(
+        self, files: TlsFiles, path: KeyPath, name: str | None, of: str = ""
+    ) -> ssl.SSLContext | None:
         try:
-            files.context()
+            return files.context()
         except ssl.SSLError:
-            self._document.report((section, key), f"file {quote(name)} holds {lack}")
-            return False
+            self._document.report(path, f"file {quote(name)} holds no PEM certificate{of}")
         except OSError as error:
-            self._document.report((section, key), f"cannot read {quote(name)}: {error.strerror}")
-            return False
-        return True
+            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
+        return None
 
     def sealing_keys(self, sealing: sections.SealingConfig) -> list[bytes]:
         """Return the master keys, the current one first."""
