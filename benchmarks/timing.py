@@ -20,7 +20,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -28,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.command import show
-from benchmarks.shard import Counts, Queue, Store, session_of, workload_of
+from benchmarks.shard import TIME_MS, Counts, Queue, Store, session_of, workload_of
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.ports import Clock, Transaction, Written
-from stream_svt.protocol.records import Records
+from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.service.codec import ARROW_STREAM, QueryDecoder
 from stream_svt.service.dataset_index import DatasetIndex
 from stream_svt.service.homes import Homes
@@ -57,34 +56,23 @@ monitors:
 """
 
 
-@dataclass
-class Record:
-    """What a decoder sees of a Kafka record."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int = 1_700_000_000_000
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
-def queries(first: int, count: int, value: Callable[[random.Random], bytes]) -> list[Record]:
+def queries(first: int, count: int, value: Callable[[random.Random], bytes]) -> list[OneRecord]:
     """Return consecutive queries."""
     chance = random.Random(first)
     return [
-        Record(offset, b"a", b'{"id":"q%d","value":%b}' % (offset, value(chance)))
+        OneRecord(offset, TIME_MS, b"a", b'{"id":"q%d","value":%b}' % (offset, value(chance)))
         for offset in range(first, first + count)
     ]
 
 
-def columnar_record(offset: int, values: Callable[[random.Random], pa.Array]) -> Record:
+def columnar_record(offset: int, values: Callable[[random.Random], pa.Array]) -> OneRecord:
     """Return a columnar record of `ROWS` queries."""
     rows = {"id": [f"q{row}" for row in range(ROWS)], "value": values(random.Random(offset))}
     batch, sink = pa.record_batch(rows), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     headers = (("content-type", ARROW_STREAM.encode()),)
-    return Record(offset, b"a", sink.getvalue().to_pybytes(), headers=headers)
+    return OneRecord(offset, TIME_MS, b"a", sink.getvalue().to_pybytes(), headers)
 
 
 class Shard:
@@ -114,7 +102,7 @@ class Shard:
         made = [columnar_record(self._offset, values) for values in pair]
         return self._seconds([made[which]])
 
-    def _seconds(self, queries: Sequence[Record]) -> float:
+    def _seconds(self, queries: Sequence[OneRecord]) -> float:
         records = Records.of(queries)
         self._offset += len(records)
         began = time.perf_counter()
@@ -203,10 +191,11 @@ class _Ticks(Queue):
         super().__init__("t")
         self.fetched: float | None = None
         self._values = deque(batches)
-        self._begun = time.perf_counter()
+        self._begun = 0.0
 
     def now(self) -> float:
-        """Return the seconds since the session began."""
+        """Return the seconds since the first call, by which a session notes when its ticks begin."""
+        self._begun = self._begun or time.perf_counter()
         return time.perf_counter() - self._begun
 
     async def fetch(self, *arguments: object) -> Mapping[str, Records]:
@@ -236,11 +225,12 @@ class _Seen(Store):
 
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:
     """Return for each batch how long after its tick the transaction with it began."""
-    feed, counts = _Ticks(batches), Counts()
-    store = _Seen(feed)
+    workload, counts = workload_of(load_spec(SPEC)), Counts()
     policy = CommitConfig.model_construct(interval=2000, max_records=20_000, cadence=int(1000 * CADENCE))
+    feed = _Ticks(batches)
+    store = _Seen(feed)
     clock = Clock(now=feed.now, epoch=time.time, sleep=asyncio.sleep)
-    session = session_of(workload_of(load_spec(SPEC)), store, feed, counts, policy, clock)
+    session = session_of(workload, store, feed, counts, policy, clock)
     await session.open()
     await session.run()
     assert len(store.late) == len(batches)

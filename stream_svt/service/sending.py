@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
+from stream_svt.protocol.records import OneRecord
 from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
 from stream_svt.service.reasons import MAX_BYTES, Reason, refused
@@ -34,17 +35,6 @@ DATASET: Final = "dataset"
 
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
-
-
-@dataclass(slots=True)
-class Line:
-    """A query to be sent, as a record of the topic: ``offset`` is the number of its line, from 1."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class InvalidLine(StreamSvtError):
@@ -66,9 +56,9 @@ class SendProgress:
 
 @dataclass(slots=True)
 class _Window:
-    """The lines of one window: queries to send, and why others are invalid, by number of the line."""
+    """The lines of one window: records to send, with their numbers as offsets, and why others are invalid."""
 
-    queries: list[Line] = field(default_factory=list)
+    queries: list[OneRecord] = field(default_factory=list)
     invalid: dict[int, str] = field(default_factory=dict)
 
 
@@ -91,7 +81,7 @@ class LineReader:
                 found.invalid[number] = query
             else:
                 found.queries.append(query)
-        by_home: dict[int, list[Line]] = defaultdict(list)
+        by_home: dict[int, list[OneRecord]] = defaultdict(list)
         for query in found.queries:
             by_home[self._homes.of(query.key or b"")].append(query)
         for home, queries in by_home.items():
@@ -101,11 +91,11 @@ class LineReader:
         found.queries = [query for query in found.queries if query.offset not in found.invalid]
         return found
 
-    def _query(self, number: int, text: bytes, now_ms: int) -> Line | str:
+    def _query(self, number: int, text: bytes, now_ms: int) -> OneRecord | str:
         if (reason := bad_size(text)) is not None:
             return refused(reason)
         if self._dataset is not None:
-            return Line(number, self._dataset.encode(), text, now_ms)
+            return OneRecord(number, now_ms, self._dataset.encode(), text)
         try:
             fields = _LINE.decode(text)
         except msgspec.ValidationError:
@@ -118,7 +108,7 @@ class LineReader:
             return (
                 "the field 'dataset' is missing or is not a string; --dataset names the dataset of all lines"
             )
-        return Line(number, name.encode(), _ENCODER.encode(fields), now_ms)
+        return OneRecord(number, now_ms, name.encode(), _ENCODER.encode(fields))
 
 
 async def windows(chunks: AsyncIterator[bytes], first: int) -> AsyncIterator[list[tuple[int, bytes]]]:
@@ -199,7 +189,7 @@ async def _send(sending: Coroutine[Any, Any, None]) -> None:
 
 
 async def _acknowledged(
-    producer: AIOKafkaProducer, config: Config, topic: str, queries: list[Line], progress: SendProgress
+    producer: AIOKafkaProducer, config: Config, topic: str, queries: list[OneRecord], progress: SendProgress
 ) -> None:
     """Send the queries and wait for all acknowledgements within a deadline; count those that arrived."""
     sent: list[asyncio.Future[Any]] = []

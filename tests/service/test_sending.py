@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from stream_svt.protocol.records import OneRecord
 from stream_svt.service import sending as sending_module
 from stream_svt.service.config import parse_config
 from stream_svt.service.reasons import MAX_BYTES
-from stream_svt.service.sending import Line, LineReader, SendProgress, windows
+from stream_svt.service.sending import LineReader, SendProgress, windows
 from stream_svt.settings.records import RecordLayout
 
 CONFIG = parse_config("""
@@ -115,7 +116,7 @@ class _Producer:
 
 
 async def test_whoever_interrupts_a_window_goes_on_behind_it_once_it_is_acknowledged() -> None:
-    progress, queries = SendProgress(next_line=3), [Line(at, b"today", b"{}", 0) for at in (3, 5)]
+    progress, queries = SendProgress(next_line=3), [OneRecord(at, 0, b"today", b"{}") for at in (3, 5)]
     sending = sending_module._acknowledged(_Producer(), CONFIG, "counts", queries, progress)  # type: ignore[arg-type]
     task = asyncio.create_task(sending_module._send(sending))
     await asyncio.sleep(0.01)
