@@ -285,7 +285,7 @@ class Mechanism:
     @property
     def epsilon_units(self) -> int:
         """Units of 10^-9 epsilon that a run costs at most."""
-        return int(self.epsilon * UNITS_PER_EPSILON)
+        return self.epsilon.numerator * UNITS_PER_EPSILON // self.epsilon.denominator
 
     @property
     def threshold_units(self) -> int:
