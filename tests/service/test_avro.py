@@ -138,17 +138,8 @@ def test_named_types_are_found_in_their_name_spaces_wherever_they_are_used_again
 
 def test_what_is_not_in_the_wire_format_is_refused_and_good_records_beside_it_are_read():
     good = encode(NESTED, GOOD)
-    bad = [
-        None,
-        b"",
-        b"\0\0\0",
-        b"\1" + good[1:],
-        b'{"n":1}',
-        good[:-1],
-        good + b"\0",
-        good[:5],
-        b"\0" * 2_000_000,
-    ]
+    damaged = (b"\1" + good[1:], b'{"n":1}', good[:-1], good + b"\0", good[:5])
+    bad = [None, b"", b"\0\0\0", *damaged, b"\0" * 2_000_000]
     batch = decode(NESTED, good, *bad, good)
     assert batch.rejects == [
         (101, "empty"), (102, "empty"), (103, "not-avro"), (104, "not-avro"), (105, "not-avro"),

@@ -76,19 +76,8 @@ SHAPES = [
     b'{"id":"%(id)b","tags":["%(series)b"],"value":%(value)b}',
 ]
 ODD = [
-    b"1e3",
-    b"null",
-    b"9" * 19,
-    b'"text"',
-    b'"a\xff"',
-    b"NaN",
-    b"{}",
-    b"[1,2]",
-    b'{"a":"b"}',
-    b"01",
-    b"-",
-    b"true",
-]
+    b"1e3", b"null", b"9" * 19, b'"text"', b'"a\xff"', b"NaN", b"{}", b"[1,2]", b'{"a":"b"}', b"01", b"-", b"true",
+]  # fmt: skip
 HOSTILE_VALUES = [
     *NO_NUMBER, *ODD, b"-0.0", b"0." + b"1" * 30, b'1,"series":"x"', b'"a,\\"series\\":\\"x"', b'"a","id":"b"', b"1}",
     b'1,"monitor":null', b'1,"monitor":"cold"', b'1,"threshold":null', b'1,"closed":true,"set":"x"',
@@ -359,32 +348,8 @@ def test_what_stands_beside_a_token_does_not_change_it(tokens):
             assert (whole[row], fraction[row]) == exact.split(exact.number(token))
 
 
-CHARACTERS = [
-    b"a",
-    b"\x7f",
-    b"\x80",
-    b"\xbf",
-    b"\xc1",
-    b"\xc2",
-    b"\xdf",
-    b"\xe0",
-    b"\xe1",
-    b"\xed",
-    b"\xef",
-    b"\xf0",
-    b"\xf4",
-]
-CHARACTERS += [
-    b"\xf5",
-    b"\xff",
-    b"\x8f",
-    b"\x90",
-    b"\x9f",
-    b"\xa0",
-    "é".encode(),
-    "日".encode(),
-    "😀".encode(),
-]
+BYTES = b"a\x7f\x80\xbf\xc1\xc2\xdf\xe0\xe1\xed\xef\xf0\xf4\xf5\xff\x8f\x90\x9f\xa0"
+CHARACTERS = [bytes([byte]) for byte in BYTES] + [text.encode() for text in "é日😀"]
 
 
 @settings(max_examples=300)

@@ -61,16 +61,9 @@ GROWTH, GROWTH_EACH = 160 << 20, 128
 """Bytes by which the process may grow: at once, for what fills in the beginning, and with each message. Measured were
 80 MiB after 10,000 messages, 83 after 60,000, 108 after a million."""
 SHARES = {
-    "query": 0.55,
-    "batch": 0.05,
-    "mapped": 0.06,
-    "avro": 0.06,
-    "columnar": 0.11,
-    "configuration": 0.012,
-    "command": 0.06,
-    "alert": 0.04,
-    "state": 0.05,
-}
+    "query": 0.55, "batch": 0.05, "mapped": 0.06, "avro": 0.06, "columnar": 0.11, "configuration": 0.012,
+    "command": 0.06, "alert": 0.04, "state": 0.05,
+}  # fmt: skip
 """What is wanted of each kind, a method of the fuzzer; less than nine tenths of it is a violation."""
 MASTER = bytes(range(32))
 STATE = "5e" * 16
@@ -102,19 +95,8 @@ SCHEMAS = (
 )
 """The last one is recursive."""
 WORDS = (
-    '"long"',
-    '"string"',
-    '"boolean"',
-    '"null"',
-    '"bytes"',
-    '"fixed"',
-    '"r"',
-    "3",
-    '"array"',
-    '"map"',
-    '"xs"',
-    '"n"',
-)
+    '"long"', '"string"', '"boolean"', '"null"', '"bytes"', '"fixed"', '"r"', "3", '"array"', '"map"', '"xs"', '"n"',
+)  # fmt: skip
 NASTY = (
     b"",
     b"null",
