@@ -149,6 +149,8 @@ def _within(numbers: Integers, least: int, limit: int) -> bool:
     """Whether all numbers lie in [least, limit)."""
     if not len(numbers):
         return True
+    if least == 0 and limit.bit_count() == 1:  # one pass
+        return 0 <= int(np.bitwise_or.reduce(numbers)) < limit
     return int(np.minimum.reduce(numbers)) >= least and int(np.maximum.reduce(numbers)) < limit
 
 

@@ -82,6 +82,7 @@ _RAISED = 2.0**64 * (1 + 2.0**-44)
 
 Words = NDArray[np.uint64]
 Salt = tuple[int, int] | tuple[Words, Words]
+_FIRST = np.int64(0)
 _NONE: Integers = np.zeros(0, dtype=np.int64)
 
 
@@ -396,8 +397,7 @@ def _candidates(
 ) -> Integers:
     """Return the tests, of a mask, whose geometric draw may be at least `least`, given their first words."""
     bounds, last = _bounds(*rate.as_integer_ratio())
-    steps = np.maximum(least, 0)
-    np.minimum(steps, last, out=steps)
+    steps = least.clip(_FIRST, last)
     if bounds is not None:
         below = words <= bounds.take(steps, mode="clip")
     else:
@@ -411,7 +411,7 @@ def _candidates(
 
 
 @lru_cache(maxsize=256)
-def _bounds(numerator: int, denominator: int) -> tuple[Words | None, int]:
+def _bounds(numerator: int, denominator: int) -> tuple[Words | None, np.int64]:
     """Return floor(2^64 e^(-m rate)) of m = 0 (there 2^64 - 1) to ceil(45/rate), where it is 0, and the last m.
 
     None instead of more than 4,096 bounds. Integers bound the powers from below and above; if their floors differ,
@@ -420,12 +420,12 @@ def _bounds(numerator: int, denominator: int) -> tuple[Words | None, int]:
     rate = Fraction(numerator, denominator)
     last = min(math.ceil(_FARTHEST / rate), NOISE_LIMIT)
     if last >= _MAX_BOUNDS:
-        return None, last
+        return None, np.int64(last)
     bits = 3 * _WORD
     while True:
         lower, upper = _powers(rate, last - 1, bits)
         if lower == upper:
-            return np.array([2**_WORD - 1, *lower, 0], dtype=np.uint64), last
+            return np.array([2**_WORD - 1, *lower, 0], dtype=np.uint64), np.int64(last)
         bits *= 2
 
 

@@ -132,8 +132,8 @@ class Grid:
                     steps += batch.fraction[first:last] // (PARTS // denominator)
             if numerator != 1:
                 steps //= numerator
-        steps = np.maximum(steps, self.low)
-        return np.minimum(steps, self.high, out=steps)
+        # Bounds that are no int of Python need no check of their size.
+        return steps.clip(np.int64(self.low), np.int64(self.high))
 
     def threshold(self, number: Fraction) -> int:
         """Return a threshold in steps, rounded up."""
@@ -166,7 +166,9 @@ class View:
     def only_eligible(self, mask: Mask | np.bool_, start: int, stop: int) -> Mask:
         """Return a new mask: rows [start, stop) of a mask, or one answer for all, if eligible."""
         eligible = np.empty(stop - start, dtype=np.bool_)
-        np.logical_and(mask, True if self.eligible is None else self.eligible[start:stop], out=eligible)
+        eligible[:] = mask
+        if self.eligible is not None:
+            eligible &= self.eligible[start:stop]
         return eligible
 
 

@@ -104,10 +104,10 @@ class QueryTester:
         if not len(suspects):
             return
         (entries, codes), runs = segment.series, self.runs
-        datasets = np.broadcast_to(segment.dataset, len(entries))
+        datasets = np.broadcast_to(segment.dataset, len(entries))[suspects].tolist()
+        pairs = zip(datasets, suspects.tolist(), strict=True)
         ends = np.full(len(entries) + 1, NEVER_MUTED)
-        for entry in suspects.tolist():
-            ends[entry] = runs.muted_until(int(datasets[entry]), entries[entry])
+        ends[suspects] = [runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs]
         # Entries of several rows are those of one record, which has one timestamp.
         muted = (
             segment.clock < ends[:-1] if codes is None else (segment.clock < ends).take(codes, mode="wrap")

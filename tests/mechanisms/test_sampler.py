@@ -378,8 +378,8 @@ MUTANTS = {
     "a word equal to the bound is none": (sampler, "_candidates", "words <= bounds", "words < bounds"),
     "the bound of the next step": (sampler, "_candidates", "take(steps,", "take(steps + 1,"),
     "the table begins late": (sampler, "_bounds", "*lower, 0]", "*lower[1:], 0, 0]"),
-    "bars below 0 are 1": (sampler, "_candidates", "np.maximum(least, 0)", "np.maximum(least, 1)"),
-    "far bars wrap around": (sampler, "_candidates", "np.minimum(steps, last", "np.remainder(steps, last"),
+    "bars below 0 are 1": (sampler, "_candidates", "clip(_FIRST,", "clip(_FIRST + 1,"),
+    "far bars wrap around": (sampler, "_candidates", "clip(_FIRST, last)", "clip(_FIRST, None) % last"),
     "no bound at all": (sampler, "_candidates", "<= bounds.take", ">= 0 * bounds.take"),
 }
 
