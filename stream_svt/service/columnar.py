@@ -115,13 +115,13 @@ class Known:
 
 def _same(known: _Arrow, column: _Arrow) -> bool:
     """Tell whether two columns, the first without nulls and an offset, have the same bytes."""
+    bits, *buffers = column.buffers()
     return (
-        len(column) == len(known)
-        and not (column.offset or column.null_count)
+        bits is None
+        and (len(column), column.offset, column.null_count) == (len(known), 0, 0)
         and column.type == known.type
         and all(
-            given is other or (given is not None and other is not None and given.equals(other))
-            for given, other in zip(column.buffers(), known.buffers(), strict=True)
+            given and given.equals(kept) for given, kept in zip(buffers, known.buffers()[1:], strict=True)
         )
     )
 
@@ -288,6 +288,8 @@ def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
     while pa.types.is_dictionary(column.type):
         column.validate()
         indices, has_nulls, column = column.indices, column.null_count > 0, column.dictionary
+        if has_nulls or indices.buffers()[0] is not None:
+            indices.validate(full=True)  # counts the nulls
         inside = found = _fixed(indices)
         if has_nulls or found.dtype not in _AS_IS:
             found = found.astype(np.int64)

@@ -132,6 +132,15 @@ def test_damaged_records_are_read_or_rejected_as_row_by_row(message: bytes, seed
         check(each, known)
 
 
+def test_a_record_with_any_of_its_bits_changed_is_read_or_rejected_as_row_by_row():
+    coded = pa.array(["x", None, "y"]).dictionary_encode()
+    message, known = arrow(id=["a", "b", "c"], value=[1, None, 2], series=coded), columnar.Known()
+    for place in range(8 * len(message)):
+        damaged = bytearray(message)
+        damaged[place // 8] ^= 1 << place % 8
+        check(bytes(damaged), known)
+
+
 def test_equal_dictionaries_of_records_are_one_whose_bytes_are_copied():
     known, shared = columnar.Known(), []
     for number, names in enumerate((["x", "y"], ["x", "y"], ["x", "z"], ["x", "yy"], ["x", "yy"])):
