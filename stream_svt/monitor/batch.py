@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
-from stream_svt.monitor.texts import TextList, TextRows, Texts
+from stream_svt.monitor.texts import Hashes, TextList, TextRows, Texts
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -23,6 +24,8 @@ _ROWS_AT_ONCE = 1 << 14
 """Rows whose columns fit a processor's own cache."""
 _MANY = 256
 """Rows of one record that are tested by themselves."""
+_FEW, _SHIFT = 8, 48
+"""Mutes that are compared with each row; of more, the first 16 bits of the hashes are looked up first."""
 
 
 @dataclass(repr=False)
@@ -190,7 +193,10 @@ class Tests:
 
 
 class Crossing(NamedTuple):
-    """A test whose noisy value reached the noisy threshold: its gap (in grid steps) and attempt, counted from 0."""
+    """A test whose noisy value reached the noisy threshold: its gap (in grid steps) and attempt, counted from 0.
+
+    ``series_hash`` is the hash of the series, where it is known.
+    """
 
     dataset: int
     offset: int
@@ -201,14 +207,57 @@ class Crossing(NamedTuple):
     branch: int
     gap: int
     attempt: int
+    series_hash: int | None = None
 
 
-@dataclass(slots=True, repr=False)
+class NewMutes:
+    """Series that the tops of a segment muted, by dataset and hash: finds their rows."""
+
+    def __init__(self) -> None:
+        self._pairs: set[tuple[int, int]] = set()
+        self._marks: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def add(self, dataset: int, series: int) -> None:
+        """Add a series of a dataset, by its hash."""
+        self._pairs.add((dataset, series))
+        if self._marks is not None:
+            self._marks[series >> _SHIFT] = True
+        elif len(self._pairs) > _FEW:
+            self._marks = np.zeros(1 << 64 - _SHIFT, dtype=np.bool_)
+            self._marks[[one >> _SHIFT for _, one in self._pairs]] = True
+
+    def rows(self, datasets: Integers | int, hashes: Hashes) -> Integers:
+        """Return the indexes of queries of these series, given dataset, or that of all, and hash of their series."""
+        if self._marks is None:
+            return np.sort(
+                np.concatenate([NO_ROWS, *(rows_of(datasets, hashes, *pair) for pair in self._pairs)])
+            )
+        found = np.flatnonzero(self._marks[hashes >> np.uint64(_SHIFT)])
+        if not len(found):
+            return found
+        of_found = repeat(datasets) if isinstance(datasets, int) else datasets[found].tolist()
+        pairs = zip(of_found, hashes[found].tolist(), strict=False)
+        return found[np.fromiter((pair in self._pairs for pair in pairs), np.bool_, len(found))]
+
+
+def rows_of(datasets: Integers | int, hashes: Hashes, dataset: int, series: int) -> Integers:
+    """Return the indexes of queries of one series; see `NewMutes.rows`."""
+    found: Integers = (hashes == np.uint64(series)).nonzero()[0]
+    if len(found) and not isinstance(datasets, int):
+        found = found[datasets[found] == dataset]
+    return found
+
+
+@dataclass(repr=False)
 class Segment:
     """Rows [start, stop) of a view that are tested on arrival, and the result.
 
     ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
-    ``muted`` of those of muted series; ``tops`` are the rows of tops.
+    ``muted`` of those of muted series; ``tops`` are the rows of tops. ``muting`` has the series that these muted: rows
+    from ``checked`` on are not compared with them yet.
     """
 
     view: View
@@ -218,9 +267,25 @@ class Segment:
     clock: Integers | int
     live: Mask
     muted: Mask
-    tops: list[int]
+    checked: int
+    muting: NewMutes
+    tops: list[int] = field(default_factory=list)
 
-    @property
+    def datasets(self, part: slice) -> Integers | int:
+        """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""
+        return self.dataset if isinstance(self.dataset, int) else self.dataset[part]
+
+    def series_hash(self, row: int) -> int:
+        """Return the hash of the series of a row."""
+        own, codes = row - self.start, self.series[1]
+        return int(self.hashes[own if codes is None else codes[own]])
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """The hashes of the entries of `series`."""
+        return self.series[0].hashes()
+
+    @cached_property
     def series(self) -> tuple[Texts, Integers | None]:
         """Series of the rows: entries, and the code of each row or None for an entry each; see `Texts.coded`."""
         first, last = self.start, self.start + len(self.live)

@@ -9,10 +9,23 @@ import numpy as np
 
 from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
-from stream_svt.monitor.batch import NO_ROWS, Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
-from stream_svt.monitor.mutes import NEVER_MUTED
+from stream_svt.monitor.batch import (
+    NO_ROWS,
+    Crossing,
+    Integers,
+    Mask,
+    NewMutes,
+    QueryBatch,
+    Segment,
+    Tests,
+    View,
+    rows_of,
+)
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
+
+_CHECKED_AT_ONCE = 2_000
+"""Rows behind a top that are compared with its series at once; further ones with those of all tops before."""
 
 
 class QueryTester:
@@ -81,9 +94,10 @@ class QueryTester:
         stop = self._barred(view, start, stop)
         dataset, clock = (batch.common(column, start, stop) for column in (batch.dataset, view.clock))
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
-        segment = Segment(view, start, stop, dataset, clock, live, np.zeros(stop - start, dtype=np.bool_), [])
+        muted = np.zeros(stop - start, dtype=np.bool_)
+        segment = Segment(view, start, stop, dataset, clock, live, muted, start, NewMutes())
         if runs.mutes and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes):
-            self._mute(segment, runs.filter.hits(dataset, segment.series[0].hashes()))
+            self._mute(segment, runs.filter.hits(dataset, segment.hashes))
         return segment
 
     def _barred(self, view: View, start: int, stop: int) -> int:
@@ -106,16 +120,21 @@ class QueryTester:
         (entries, codes), runs = segment.series, self.runs
         datasets = np.broadcast_to(segment.dataset, len(entries))[suspects].tolist()
         pairs = zip(datasets, suspects.tolist(), strict=True)
-        ends = np.full(len(entries) + 1, NEVER_MUTED)
-        ends[suspects] = [runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs]
+        ends = np.array([runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs])
+        if codes is None:
+            clock = segment.clock if isinstance(segment.clock, int) else segment.clock[suspects]
+            muted = suspects[clock < ends]
+            muted = muted[segment.live[muted]]
+            segment.live[muted], segment.muted[muted] = False, True
+            return
         # Entries of several rows are those of one record, which has one timestamp.
-        muted = (
-            segment.clock < ends[:-1] if codes is None else (segment.clock < ends).take(codes, mode="wrap")
-        )
-        muted[: max(after + 1 - segment.start, 0)] = False
-        muted &= segment.live
-        segment.live ^= muted
-        segment.muted |= muted
+        of_entries = np.zeros(len(entries) + 1, dtype=np.bool_)
+        of_entries[suspects] = segment.clock < ends
+        of_rows = of_entries.take(codes, mode="wrap")
+        of_rows[: max(after + 1 - segment.start, 0)] = False
+        of_rows &= segment.live
+        segment.live ^= of_rows
+        segment.muted |= of_rows
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
@@ -123,6 +142,8 @@ class QueryTester:
         rows, gaps, thresholds = self.candidates(view, segment.start, segment.live)
         place = 0
         while place < len(rows) and (row := int(rows[place])) < segment.stop:
+            if row >= segment.checked:
+                self._mute_next(segment, row + _CHECKED_AT_ONCE)
             if not segment.live[row - segment.start]:
                 # Nothing is released of such rows: all are skipped at once, so that their number takes no time.
                 live = segment.live[rows[place:] - segment.start]
@@ -135,19 +156,29 @@ class QueryTester:
                 continue
             series = batch.series[row] if batch.series else None
             query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row] or ""
+            known = None if series is None else segment.series_hash(row)
             segment.tops.append(row)
-            woken = runs.report(Crossing(dataset, *query, branch, column[branch], 0), int(view.clock[row]))
-            self._after_top(segment, row, series, woken)
+            top = Crossing(dataset, *query, branch, column[branch], 0, known)
+            self._after_top(segment, row, top, runs.report(top, int(view.clock[row])))
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
+        self._mute_next(segment, segment.stop)
 
-    def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
+    def _mute_next(self, segment: Segment, stop: int) -> None:
+        """Skip the next rows, up to ``stop``, whose series the tops of this segment, all before them, have muted."""
+        first, segment.checked = segment.checked, min(stop, segment.stop)
+        if segment.muting and first < segment.checked:
+            part = slice(first - segment.start, segment.checked - segment.start)
+            found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
+            self._mute(segment, found + part.start)
+
+    def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
         batch, runs, start = segment.view.batch, self.runs, segment.start
-        dataset, first = int(batch.dataset[row]), row + 1 - start
+        dataset, first = top.dataset, row + 1 - start
         status = runs.status[dataset]
-        if series is not None and dataset in runs.mutes and status > Status.WAITING:
-            self._mute(segment, self._entries_like(segment, row), row)
+        if top.series_hash is not None and dataset in runs.mutes and status > Status.WAITING:
+            self._mute_like(segment, row, dataset, top.series_hash)
             if not woken:
                 return
         of_dataset = batch.dataset[row + 1 : segment.stop] == dataset
@@ -161,16 +192,16 @@ class QueryTester:
         else:
             segment.live[later + first] = segment.muted[later + first] = False
 
-    def _entries_like(self, segment: Segment, row: int) -> Integers:
-        """Return the entries that may have the dataset and series of a row."""
-        entries, codes = segment.series
-        own, hashes = row - segment.start, entries.hashes()
-        if codes is not None:
-            return np.flatnonzero(hashes == hashes[codes[own]])
-        like = np.flatnonzero(hashes[own + 1 :] == hashes[own]) + own + 1
-        of_dataset = np.broadcast_to(segment.dataset, len(hashes))[like] == segment.view.batch.dataset[row]
-        found: Integers = like[of_dataset]
-        return found
+    def _mute_like(self, segment: Segment, row: int, dataset: int, series: int) -> None:
+        """Skip the rows behind a top that are of its series, by its hash; of rows with own entries, only the next."""
+        if segment.series[1] is not None:
+            self._mute(segment, np.flatnonzero(segment.hashes == np.uint64(series)), row)
+            return
+        segment.muting.add(dataset, series)
+        part = slice(row + 1 - segment.start, segment.checked - segment.start)
+        found = rows_of(segment.datasets(part), segment.hashes[part], dataset, series)
+        if len(found):
+            self._mute(segment, found + part.start)
 
     def candidates(
         self, view: View, start: int, live: Mask, *, draw_all: bool = False

@@ -392,7 +392,8 @@ class Runs:
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
-        self.filter.add(dataset, hash_of(series.encode()))
+        known = crossing.series_hash
+        self.filter.add(dataset, hash_of(series.encode()) if known is None else known)
         self.accounts.announce(_MUTED, account, "alert", self.name, run, series=series, until=text)
         return ended
 
