@@ -257,7 +257,7 @@ class Segment:
 
     ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
     ``muted`` of those of muted series; ``tops`` are the rows of tops. ``muting`` has the series that these muted: rows
-    from ``checked`` on are not compared with them yet.
+    from ``checked`` on are not compared with them yet. ``changed``: whether rows left ``live`` that were candidates.
     """
 
     view: View
@@ -270,6 +270,7 @@ class Segment:
     checked: int
     muting: NewMutes
     tops: list[int] = field(default_factory=list)
+    changed: bool = False
 
     def datasets(self, part: slice) -> Integers | int:
         """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""

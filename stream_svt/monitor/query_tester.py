@@ -24,8 +24,8 @@ from stream_svt.monitor.batch import (
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 
-_CHECKED_AT_ONCE = 2_000
-"""Rows behind a top that are compared with its series at once; further ones with those of all tops before."""
+_CHECKED_AT_ONCE = 1 << 12
+"""Rows of a segment that are compared at once with the series of all tops before them; see `_live_candidates`."""
 
 
 class QueryTester:
@@ -126,6 +126,7 @@ class QueryTester:
             muted = suspects[clock < ends]
             muted = muted[segment.live[muted]]
             segment.live[muted], segment.muted[muted] = False, True
+            segment.changed = True
             return
         # Entries of several rows are those of one record, which has one timestamp.
         of_entries = np.zeros(len(entries) + 1, dtype=np.bool_)
@@ -135,22 +136,12 @@ class QueryTester:
         of_rows &= segment.live
         segment.live ^= of_rows
         segment.muted |= of_rows
+        segment.changed = True
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
-        rows, gaps, thresholds = self.candidates(view, segment.start, segment.live)
-        place = 0
-        while place < len(rows) and (row := int(rows[place])) < segment.stop:
-            if row >= segment.checked:
-                self._mute_next(segment, row + _CHECKED_AT_ONCE)
-            if not segment.live[row - segment.start]:
-                # Nothing is released of such rows: all are skipped at once, so that their number takes no time.
-                live = segment.live[rows[place:] - segment.start]
-                place += int(live.argmax()) or len(live)
-                continue
-            column, threshold = gaps[:, place].tolist(), int(thresholds[place])
-            place += 1
+        for row, column, threshold in self._live_candidates(segment):
             dataset = int(batch.dataset[row])
             if (branch := self.branch(dataset, column)) is None:
                 continue
@@ -162,12 +153,30 @@ class QueryTester:
             self._after_top(segment, row, top, runs.report(top, int(view.clock[row])))
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
-        self._mute_next(segment, segment.stop)
 
-    def _mute_next(self, segment: Segment, stop: int) -> None:
-        """Skip the next rows, up to ``stop``, whose series the tops of this segment, all before them, have muted."""
-        first, segment.checked = segment.checked, min(stop, segment.stop)
-        if segment.muting and first < segment.checked:
+    def _live_candidates(self, segment: Segment) -> Iterator[tuple[int, list[int], int]]:
+        """Yield row, gaps by branch and threshold of the candidates that no top before them mutes or ends.
+
+        Others are left out with what a top or a number of rows leads to, never one by one: they take no time.
+        """
+        rows, gaps, thresholds = self.candidates(segment.view, segment.start, segment.live)
+        while len(rows) and (first := segment.checked) < segment.stop:
+            self._mute_next(segment)
+            places = np.arange(*rows.searchsorted((first, segment.checked)))
+            segment.changed = True
+            while True:
+                if segment.changed:
+                    places = places[segment.live[rows[places] - segment.start]]
+                    segment.changed = False
+                if not len(places) or (row := int(rows[places[0]])) >= segment.stop:
+                    break
+                place, places = places[0], places[1:]
+                yield row, gaps[:, place].tolist(), int(thresholds[place])
+
+    def _mute_next(self, segment: Segment) -> None:
+        """Skip the next rows whose series the tops of this segment, all before them, have muted."""
+        first, segment.checked = segment.checked, min(segment.checked + _CHECKED_AT_ONCE, segment.stop)
+        if segment.muting:
             part = slice(first - segment.start, segment.checked - segment.start)
             found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
             self._mute(segment, found + part.start)
@@ -191,6 +200,7 @@ class QueryTester:
             segment.stop = int(later.min(initial=segment.stop - row - 1)) + row + 1
         else:
             segment.live[later + first] = segment.muted[later + first] = False
+            segment.changed = True
 
     def _mute_like(self, segment: Segment, row: int, dataset: int, series: int) -> None:
         """Skip the rows behind a top that are of its series, by its hash; of rows with own entries, only the next."""

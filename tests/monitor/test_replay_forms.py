@@ -10,6 +10,7 @@ import pytest
 
 from stream_svt.monitor import batch, query_tester
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.texts import TextCodes, TextList, TextParts
 from tests.support.engine_play import Play, batch_of
 from tests.support.monitor_forms import (
     FORMS,
@@ -37,7 +38,7 @@ def test_any_batching_and_any_crashes_release_the_same(form, monkeypatch):
     for seed in range(_SEEDS):
         rng = random.Random(seed)
         # How many rows a top is compared with at once, and how, decides nothing.
-        monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", (1, 40, 2000)[seed % 3])
+        monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", (1, 40, 1 << 12)[seed % 3])
         monkeypatch.setattr(batch, "_FEW", (8, 1)[seed % 2])
         play = interrupted(spec, queries, rng.randrange)
         assert_same(play, expected)
@@ -72,7 +73,9 @@ _GAP = 3
 
 
 class Columnar(Play):
-    """Plays records of seven rows at two of three offsets."""
+    """Plays records of seven rows at two of three offsets; `coded`: whether series are entries of dictionaries."""
+
+    coded = False
 
     def feed(self, topic, queries, last):
         first = self.engine.next_offset(topic) or 0
@@ -90,7 +93,15 @@ class Columnar(Play):
         fed.query_id = [f"q{k}" for k in index]
         fed.offset = np.array([offset for offset, _ in rows], dtype=np.int64)
         fed.row = np.array([row for _, row in rows], dtype=np.int64)
+        if self.coded and rows:
+            series = [fed.series[row] for row in range(len(fed))]
+            fed.series = TextParts([coded(series[row : row + _ROWS]) for row in range(0, len(fed), _ROWS)])
         self.step(fed)
+
+
+def coded(texts):
+    entries = [*{text: None for text in texts if text is not None}]
+    return TextCodes(TextList(entries), np.array([entries.index(text) if text else -1 for text in texts]))
 
 
 @pytest.mark.slow
@@ -114,6 +125,8 @@ def test_rows_of_records_replay_the_same(form, monkeypatch):
         # The parts of a batch that are tested at once decide nothing.
         monkeypatch.setattr(batch, "_ROWS_AT_ONCE", rng.choice([1, 5, 1 << 14]))
         monkeypatch.setattr(batch, "_MANY", rng.choice([1, 4, 256]))
+        monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", rng.choice([1, 3, 1 << 12]))
+        play.coded = seed % 2 == 1
         while (at := play.engine.next_offset(TOPIC)) < records:
             play.feed(TOPIC, queries, min(records, at + rng.randrange(1, 40)))
             if rng.random() < 0.4:
