@@ -145,7 +145,7 @@ class QueryDecoder:
         reason = reason or (bad_size(content) if readable else Reason.UNSUPPORTED_CONTENT_TYPE)
         try:
             if reason is None:
-                columnar.read(content, batch, self._monitors, self._known)
+                columnar.read(bytes(content), batch, self._monitors, self._known)
         except columnar.MalformedColumns as refused:
             reason = refused.args[0]
         if reason is not None:  # discard what was read

@@ -4,7 +4,7 @@ Columns have the names of the JSON fields; other columns are ignored. A record i
 content of the column `value`. Rows are entries of arrays: only one with an option costs an object.
 
 Reading takes no more memory than the record allows for: compressed bodies are refused, bytes are not swapped,
-dictionaries are not expanded, and the total length of all texts is bounded.
+dictionaries are neither expanded nor extended, and the total length of all texts is bounded.
 """
 
 from __future__ import annotations
@@ -204,10 +204,17 @@ def _parts(message: bytes | memoryview) -> list[_Arrow]:
 
 @lru_cache(maxsize=64)  # a producer's records repeat theirs
 def _inflates(kind: str, metadata: bytes) -> bool:
-    """Tell whether reading a message would need extra memory: it is compressed, or has the other byte order."""
+    """Tell whether reading a message would need extra memory.
+
+    It is compressed, has the other byte order, or extends a dictionary, of which each extension makes a larger copy.
+    """
     if b"ARROW:experimental_compression" in metadata:  # how files of 2020 mark it
         return True
-    path = (2, 1) if kind == "dictionary" else (2,)
+    path = (2,)
+    if kind == "dictionary":
+        path, extends = (2, 1), _field(metadata, 2, 2)
+        if extends is not None and metadata[extends]:
+            return True
     if _field(metadata, *path) is None:
         return True
     if kind == "schema":
@@ -611,12 +618,17 @@ def _decimals(column: _Arrow) -> exact.Columns:
     kind = column.type
     words = np.frombuffer(column.buffers()[1] or b"", "<u4").reshape(-1, kind.bit_width // 32)
     words = words[column.offset : column.offset + len(column)]
-    if kind.bit_width > 32 and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
-        return exact.scaled(words.view("<i8")[:, 0], kind.scale)
-    return exact.decimals(words, kind.scale)
+    if kind.bit_width == 32 or kind.precision > _DIGITS or not 0 <= kind.scale <= _DIGITS:
+        return exact.decimals(words, kind.scale)
+    low, *others = words.view("<i8").T
+    whole, fraction = exact.scaled(low, kind.scale)
+    for other in others:  # only a number that the type does not allow needs them
+        fits, most = other == low >> 63, (others[-1] >> 63 | 1) * exact.LIMIT
+        whole, fraction = _chosen(fits, whole, most), _chosen(fits, fraction, 0)
+    return whole, fraction
 
 
-def _chosen(mask: _Mask, numbers: _Integers, other: int) -> _Integers:
+def _chosen(mask: _Mask, numbers: _Integers, other: _Integers | int) -> _Integers:
     """Set the numbers outside a mask to another one, in time that does not depend on the mask."""
     numbers ^= other
     numbers &= (-mask.view(np.int8)).astype(np.int64)

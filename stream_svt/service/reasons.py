@@ -51,7 +51,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.INVALID_UTF8: _ENCODING,
     Reason.NOT_JSON: _ENCODING,
     Reason.NOT_AN_OBJECT: _ENCODING,
-    Reason.NOT_ARROW: "write an uncompressed, little-endian Arrow IPC stream",
+    Reason.NOT_ARROW: "write an uncompressed, little-endian Arrow IPC stream that extends no dictionary",
     Reason.NOT_AVRO: "let a serializer of the Schema Registry write the value: magic byte, schema id, Avro",
     Reason.UNUSABLE_SCHEMA: "register a flat record schema for the query topic, and let the producer use it",
     Reason.MISSING_ID: "let the producer give each query an id of its own",

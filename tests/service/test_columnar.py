@@ -220,6 +220,32 @@ def test_a_record_of_too_many_batches_is_refused_and_a_dictionary_is_converted_o
     assert len(converted) == 1
 
 
+def test_a_record_that_extends_a_dictionary_is_refused_for_each_extension_is_a_larger_copy():
+    entries, sink = [*"abc"], pa.BufferOutputStream()
+    schema = pa.schema({"id": pa.dictionary(pa.int32(), pa.string())})
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for more in ([], ["d"]):
+            entries += more
+            column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array(entries))
+            writer.write_batch(pa.record_batch([column], schema=schema))
+    assert decoder().decode(records_of(sink.getvalue().to_pybytes())).rejects == [(8, "not-arrow")]
+
+
+@pytest.mark.parametrize("bits", [128, 256])
+def test_a_decimal_beyond_its_type_goes_to_the_end_of_its_side(bits):
+    """Arrow does not check what a writer puts there."""
+    sizes = [12, -12, 1 << 64 | 12, -1 << 64 | 12, 1 << bits - 2, -1 << bits - 2, (1 << 63) - 1, -1 << 63]
+    data = pa.py_buffer(b"".join(size.to_bytes(bits // 8, "little", signed=True) for size in sizes))
+    kind = {128: pa.decimal128, 256: pa.decimal256}[bits](18, 1)
+    column = pa.Array.from_buffers(kind, len(sizes), [None, data])
+    message = arrow(id=["a"] * len(sizes), value=column)
+    check(message, columnar.Known())
+    found = decoder().decode(records_of(message)).whole.tolist()
+    most, last = 1 << 62, (1 << 63) // 10
+    assert found == [1, -2, most, -most, most, -most, last, -last - 1]
+
+
 def codes_of(text: str, rows: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([text]))
 

@@ -134,15 +134,20 @@ def _values(part: _Arrow) -> list[tuple[int, int]]:
             codes, column = column.indices.to_pylist(), column.dictionary
         if not any(is_kind(column.type) for is_kind in _IS_NUMBER):
             return nothing
-        entries = [_split(value) for value in column.to_pylist()]
+        kind = column.type
+        is_short = pa.types.is_decimal(kind) and kind.precision <= 18 and 0 <= kind.scale <= 18
+        entries = [_split(value, 10**kind.scale if is_short else 0) for value in column.to_pylist()]
     except _ERRORS:
         return nothing
     known = range(len(entries))
     return [entries[code] if code in known else exact.NO_NUMBER for code in codes]
 
 
-def _split(value: float | Decimal | None) -> tuple[int, int]:
+def _split(value: float | Decimal | None, units: int) -> tuple[int, int]:
+    """Return the parts of a number; one that 64 bits do not hold in such ``units`` saturates."""
     if value is None:
         return exact.NO_NUMBER
+    if units and not -(1 << 63) <= Fraction(value) * units < 1 << 63:
+        return (exact.LIMIT if value > 0 else -exact.LIMIT), 0
     number = Decimal(value if isinstance(value, int | Decimal) else float(value))
     return exact.NO_NUMBER if number.is_nan() else exact.split(number)
