@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stream_svt.mechanisms.grid import WHOLE_LIMIT
 from stream_svt.monitor.batch import NO_TEXTS
 from stream_svt.monitor.texts import TextCodes, Texts, TextSlices
 from stream_svt.service import exact
@@ -210,7 +211,7 @@ def _inflates(kind: str, metadata: bytes) -> bool:
     """
     if b"ARROW:experimental_compression" in metadata:  # how files of 2020 mark it
         return True
-    path = (2,)
+    path: tuple[int, ...] = (2,)
     if kind == "dictionary":
         path, extends = (2, 1), _field(metadata, 2, 2)
         if extends is not None and metadata[extends]:
@@ -623,7 +624,7 @@ def _decimals(column: _Arrow) -> exact.Columns:
     low, *others = words.view("<i8").T
     whole, fraction = exact.scaled(low, kind.scale)
     for other in others:  # only a number that the type does not allow needs them
-        fits, most = other == low >> 63, (others[-1] >> 63 | 1) * exact.LIMIT
+        fits, most = other == low >> 63, (others[-1] >> 63 | 1) * WHOLE_LIMIT
         whole, fraction = _chosen(fits, whole, most), _chosen(fits, fraction, 0)
     return whole, fraction
 
