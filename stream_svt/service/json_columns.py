@@ -36,6 +36,8 @@ _LONGEST_PAUSE: Final = 32
 """Most chunks in which no other shape is looked for, after those in which none was found."""
 _VALUE: Final = Decoder(Raw)
 _QUOTE, _BACKSLASH = b'"\\'
+_ODD: Final = b"1e3"
+"""A value that is no plain number."""
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _ONE_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"{}\[\],: \t\r\n]*+', re.DOTALL)
 """Nothing, a text or a word, well-formed or not: whatever it is, the rest of its message is as if null stood there."""
@@ -339,18 +341,26 @@ class _Chunk:
         odd[self.unread] = False
         rows = np.flatnonzero(odd)
         text, alone = self._text.text, []
+        _single(_ODD, 0, len(_ODD))  # the first one of a chunk takes longest: it is never that of a message
         for row, begin, end in zip(
             rows.tolist(), self._begin[rows].tolist(), self._end[rows].tolist(), strict=True
         ):
-            if _is_plain_text(text, begin, end):
-                continue
-            if _ONE_TOKEN.fullmatch(text, begin, end):
-                if _NUMBER.fullmatch(text, begin, end):
-                    whole[row], fraction[row] = exact.split(exact.number(text[begin:end]))
-            elif not _is_json(text[begin:end]):
+            if (number := _single(text, begin, end)) is None:
                 alone.append(int(self._rows[row]))
+            else:
+                whole[row], fraction[row] = number
         self._found.whole[self._all], self._found.fraction[self._all] = whole, fraction
         return alone
+
+
+def _single(text: bytes, begin: int, end: int) -> tuple[int, int] | None:
+    """Return whole part and fraction of the token in one place; None if it may be no JSON value."""
+    if _is_plain_text(text, begin, end):
+        return exact.NO_NUMBER
+    if not _ONE_TOKEN.fullmatch(text, begin, end):
+        return exact.NO_NUMBER if _is_json(text[begin:end]) else None
+    is_number = _NUMBER.fullmatch(text, begin, end)
+    return exact.split(exact.number(text[begin:end])) if is_number else exact.NO_NUMBER
 
 
 def _is_plain_text(text: bytes, begin: int, end: int) -> bool:
