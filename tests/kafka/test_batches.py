@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiokafka import codec as codecs
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +103,32 @@ def answers(draw) -> tuple[bytes, list[tuple[int, int]], int]:
     cut = draw(st.sampled_from([0, 0, 1, 30]))
     # Brokers begin with the batch that holds the offset.
     return content[: len(content) - cut], aborted, draw(st.integers(first, first + (found[0].last or 0)))
+
+
+compiled = pytest.mark.parametrize("compiled", [True, False])
+"""Whether google-crc32c was installed compiled."""
+
+
+@compiled
+@given(st.integers(0, 2 * module.SMALL), st.binary(min_size=1, max_size=64), st.integers(0, 50), st.data())
+def test_a_checksum_is_that_of_the_client_and_a_flipped_bit_is_refused(compiled, size, text, before, data):
+    whole = bytearray(Batch(0, [Wire(0, value=text + bytes(size))]).encode())
+    bit = data.draw(st.none() | st.integers(21 * 8, len(whole) * 8 - 1) | st.integers(17 * 8, 21 * 8 - 1))
+    if bit is not None:
+        whole[bit // 8] ^= 1 << bit % 8
+    content = memoryview(bytes(before) + whole)[before:]
+    read = module._Batch(DefaultRecordBatch(content), content, before)
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(module, "_crc32c", None)
+        assert read.validate_crc() is DefaultRecordBatch(content).validate_crc() is (bit is None)
+
+
+def test_a_checksum_that_is_not_compiled_is_not_taken_and_gives_no_warning(monkeypatch):
+    assert module._crc32c is module._compiled_checksum() is not None
+    monkeypatch.delitem(sys.modules, "google_crc32c")
+    monkeypatch.setitem(sys.modules, "google_crc32c.cext", None)  # cannot be imported
+    assert module._compiled_checksum() is None
 
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=3) | st.just([1 << 20])
