@@ -93,38 +93,26 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self._columns: dict[str, tuple[_Arrow, _Slices]] = {}
+        self._columns: dict[str, tuple[_Arrow, list[_Arrow], _Slices]] = {}
 
     def slices(self, name: str, column: _Arrow) -> _Slices:
         """Return the texts of a column, as `_Slices.of` does."""
-        last, found = self._columns.get(name, (None, None))
-        if found is not None and _same(last, column):
-            return found
-        found = _Slices.of(column)
-        if len(found.buffer) > KEPT:
-            return found
         bits, *buffers = column.buffers()
         is_short = all(buffer and buffer.size <= KEPT for buffer in buffers)
-        if is_short and bits is None and not (column.null_count or column.offset):
-            # A copy: the column would keep the whole fetch in memory.
-            copies = [None, *(pa.py_buffer(buffer.to_pybytes()) for buffer in buffers)]
-            copy = pa.Array.from_buffers(column.type, len(column), copies, 0)
-            found = _Slices.of(copy)
-            self._columns[name] = copy, found
+        if not is_short or bits is not None or column.null_count or column.offset:
+            return _Slices.of(column)
+        kind, known, found = self._columns.get(name, (None, [], None))
+        if (
+            found is not None
+            and (kind, len(found.length)) == (column.type, len(column))
+            and all(given.equals(kept) for given, kept in zip(buffers, known, strict=True))
+        ):
+            return found
+        found = _Slices.of(column)
+        # The offsets are copied, as the texts are: the column would keep the whole record in memory.
+        known = [pa.py_buffer(copy) for copy in (buffers[0].to_pybytes(), found.buffer)]
+        self._columns[name] = column.type, known, found
         return found
-
-
-def _same(known: _Arrow, column: _Arrow) -> bool:
-    """Tell whether two columns, the first without nulls and an offset, have the same bytes."""
-    bits, *buffers = column.buffers()
-    return (
-        bits is None
-        and (len(column), column.offset, column.null_count) == (len(known), 0, 0)
-        and column.type == known.type
-        and all(
-            given and given.equals(kept) for given, kept in zip(buffers, known.buffers()[1:], strict=True)
-        )
-    )
 
 
 def read(
@@ -368,7 +356,7 @@ class _Slices:
         ends = np.zeros(1, kind)
         if len(column):
             ends = np.frombuffer(offsets, kind, len(column) + 1, column.offset * kind.itemsize)
-        start, length, buffer = ends[:-1], ends[1:] - ends[:-1], text.to_pybytes() if text else b""
+        start, length, buffer = ends[:-1].copy(), ends[1:] - ends[:-1], text.to_pybytes() if text else b""
         found = cls(buffer, start, length)
         # Differences of fewer than 2^31 characters in all have not overflowed.
         rises = found.shortest >= 0 and found.longest * len(column) < 1 << 31

@@ -145,11 +145,35 @@ def test_equal_dictionaries_of_records_are_one_whose_bytes_are_copied():
     known, shared = columnar.Known(), []
     for number, names in enumerate((["x", "y"], ["x", "y"], ["x", "z"], ["x", "yy"], ["x", "yy"])):
         batch = QueryBatch("t", number, number + 1)
-        columnar.read(arrow(id=["a"] * 2, series=pa.array(names).dictionary_encode()), batch, (), known)
+        message = arrow(id=["a"] * 2, series=pa.array(names).dictionary_encode())
+        columnar.read(message, batch, (), known)
         assert [batch.series[row] for row in range(2)] == names
         shared.append(batch.series._entries)  # type: ignore[attr-defined]
+        _, buffers, texts = known._columns["series"]
+        kept = *(np.frombuffer(buffer, np.uint8) for buffer in buffers), texts.start, texts.length
+        assert not any(np.shares_memory(one, np.frombuffer(message, np.uint8)) for one in kept)
     assert [first is second for first, second in itertools.pairwise(shared)] == [True, False, False, True]
-    assert all(buffer.parent is None for buffer in known._columns["series"][0].buffers()[1:])
+
+
+def test_columns_of_the_same_bytes_that_mean_something_else_share_nothing():
+    known, column = columnar.Known(), pa.array(["xy", "zz", "u"])
+    _, offsets, text = column.buffers()
+    first = known.slices("id", column)
+    assert known.slices("id", column) is first
+    assert known.slices("series", column) is not first
+    null = pa.py_buffer(b"\x05")
+    for other in (
+        pa.Array.from_buffers(pa.string(), 2, [None, offsets, text]),
+        pa.Array.from_buffers(pa.string(), 3, [null, offsets, text]),
+        pa.Array.from_buffers(pa.string(), 2, [None, offsets, text], offset=1),
+        pa.Array.from_buffers(pa.large_string(), 1, [None, offsets[:16], text]),
+    ):
+        if other.type == pa.string():
+            found = known.slices("id", other).texts
+            assert [found[row] for row in range(len(other))] == other.to_pylist()
+        else:
+            with pytest.raises(pa.ArrowInvalid):
+                known.slices("id", other)
 
 
 def records_of(*messages: bytes) -> list[Record]:
