@@ -279,7 +279,7 @@ class Segment:
     def series_hash(self, row: int) -> int:
         """Return the hash of the series of a row."""
         own, codes = row - self.start, self.series[1]
-        return int(self.hashes[own if codes is None else codes[own]])
+        return self.hashes.item(own if codes is None else codes.item(own))
 
     @cached_property
     def hashes(self) -> Hashes:
