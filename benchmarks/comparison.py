@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import shlex
 import signal
@@ -106,12 +107,17 @@ def checked_out(root: Path, revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(place)], check=True)
 
 
+def _importing(tree: Path) -> dict[str, str]:
+    """Return an environment in which a benchmark, and whatever it starts, imports the package of a tree."""
+    return os.environ | {"PYTHONPATH": str(tree)}
+
+
 def measure(tree: Path, name: str) -> dict[str, float]:
     """Return the figures of a benchmark in a tree; ``name`` may bring options."""
     program, *options = shlex.split(name)
     command = [sys.executable, "-m", f"benchmarks.{program}", *options]
     with subprocess.Popen(
-        command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=tree, env=_importing(tree), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as benchmark:
         try:
             printed, said = benchmark.communicate()
@@ -129,7 +135,11 @@ def compare(root: Path, revision: str, names: Sequence[str], turns: int) -> dict
     with checked_out(root, revision) as before:
         for tree in (before, root):
             imported = subprocess.run(
-                [sys.executable, "-c", _IMPORTED], cwd=tree, stdout=subprocess.PIPE, text=True, check=True
+                [sys.executable, "-P", "-c", _IMPORTED],
+                env=_importing(tree),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
             )
             if Path(imported.stdout.strip()) != tree.resolve():
                 raise Failed(f"in {tree} Python imports the package from {imported.stdout.strip()}")

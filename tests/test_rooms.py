@@ -54,7 +54,11 @@ def test_a_forbidden_import_breaks_the_contract(tmp_path):
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("stream_svt.cli", {"pyarrow", "scipy"}),  # a command that reads no query and plans nothing
+        (
+            "stream_svt.cli",
+            {"pyarrow", "scipy", "aiohttp"},
+        ),  # a command that reads no query and plans nothing
+        ("stream_svt.service.app", {"scipy"}),
         ("stream_svt.service.parser", {"pyarrow", "scipy", "aiokafka", "aiohttp"}),
     ],
 )

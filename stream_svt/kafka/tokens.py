@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote_plus
 
-import aiohttp
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
@@ -144,6 +143,8 @@ class ClientCredentials:
 
     async def fetch(self) -> Token:
         """Ask the token endpoint; the secret is read from its file again each time."""
+        import aiohttp  # slow to import; a worker has it
+
         doing = f"the token endpoint {self.url} of kafka.oauth_token_url"
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TOKEN_DEADLINE)) as session:

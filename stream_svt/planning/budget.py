@@ -225,8 +225,6 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
     >>> [round((end - week) / 86400) for end in (found.early, found.expected, found.late)]
     [4, 10, 24]
     """
-    from scipy.special import fdtri  # only here: importing it takes a third of a second
-
     payments: dict[float, float] = {}
     for time, amount in charges:
         payments[time] = payments.get(time, 0.0) + amount
@@ -240,6 +238,8 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
         return None
     to_come = max(ceil(left / mean - 1e-9), 1)
     pace = seconds / count * to_come
+    from scipy.special import fdtri  # slow to import
+
     # The observed time ends now, not at a payment: one more payment makes the early end early enough.
     early = seconds / (count + 1) * to_come * float(fdtri(2 * to_come, 2 * count + 2, _TAIL))
     late = pace * float(fdtri(2 * to_come, 2 * count, 1 - _TAIL))

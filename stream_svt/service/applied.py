@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import sys
 import time
@@ -142,8 +143,10 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
 async def read(version: Version, partitions: int) -> AppliedWorkload:
     """Return the workload of a version; raise ConfigError where it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
-    command, pipe = (sys.executable, "-c", _PROGRAM, source), asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    command, pipe = (sys.executable, "-P", "-c", _PROGRAM, source), asyncio.subprocess.PIPE
+    # It imports what this process imports, and nothing else that is in the working directory.
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=paths)
     try:
         output, said = await process.communicate(msgspec.json.encode(version.bundle))
     finally:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from stream_svt.settings.application import ApplicationSpec
@@ -122,6 +121,8 @@ class SchemaRegistry:
 
     async def _ask(self, number: int) -> str:
         """Return a schema; messages never repeat what the registry says."""
+        import aiohttp  # slow to import; a worker has it
+
         settings = self._settings
         headers = {}
         if settings.username is not None:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-import scipy.special  # noqa: F401  slow to import, as pyarrow below: not when the status page asks for it
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState

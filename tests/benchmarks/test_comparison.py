@@ -16,9 +16,12 @@ from benchmarks import comparison
 from benchmarks.comparison import Failed, Moved
 
 TINY = """
-import sys, pathlib
+import pathlib, subprocess, sys
 count = pathlib.Path("count"); turn = int(count.read_text()) if count.exists() else 0; count.write_text(str(turn + 1))
 assert sys.argv[1:] == ["--size", "3"]
+imported = "import stream_svt; print(stream_svt.__file__)"
+place = subprocess.check_output([sys.executable, "-P", "-c", imported], cwd="/", text=True)
+assert pathlib.Path(place.strip()) == pathlib.Path("stream_svt/__init__.py").resolve()
 print("tiny.moved", {moved} + turn % 3)
 print("tiny.stays", 5 + turn % 3)
 print("tiny.{own}", 1)

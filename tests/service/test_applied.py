@@ -35,6 +35,20 @@ async def test_the_workload_parsed_by_a_subprocess_equals_the_version(
     assert found.known_hash == wanted.hash() == found.declared.hash()
 
 
+async def test_the_subprocess_imports_what_this_process_imports_and_nothing_of_the_working_directory(
+    monkeypatch, tmp_path
+):
+    """Modules of the same name as one of its own end it, with the number of their place."""
+    for place in ("here", "imported"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "msgspec.py").write_text(f"raise SystemExit({len(place)})")
+    monkeypatch.chdir(tmp_path / "here")
+    assert (await read(version(), 4)).known_hash
+    monkeypatch.syspath_prepend(tmp_path / "imported")
+    with pytest.raises(ConfigError, match="exit code 8;"):
+        await read(version(), 4)
+
+
 async def test_a_parsed_version_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[int] = []
     loads = applied.pickle.loads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -60,6 +61,14 @@ async def test_nothing_is_read_before_somebody_asks(show: Show) -> None:
     assert show.topic.opened == 0
     assert await show.series() == ["one"]
     assert show.topic.opened == 1
+
+
+async def test_what_is_slow_to_import_is_imported_beside_the_loop(show: Show, monkeypatch) -> None:
+    threads: dict[str, int] = {}
+    monkeypatch.setattr(module, "import_module", lambda name: threads.update({name: threading.get_ident()}))
+    await show.ask()
+    assert threads.keys() == {"scipy.special"}
+    assert threading.get_ident() not in threads.values()
 
 
 async def test_an_answer_has_every_budget_and_the_newest_events(show: Show) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from importlib import import_module
 from itertools import chain
 from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
@@ -228,6 +229,8 @@ class Overview:
 
     async def _run(self) -> None:
         """Read until there was no request for a while."""
+        # Forecasts need it. It is slow to import: not at the start of a worker, and not while the loop waits for it.
+        await asyncio.to_thread(import_module, "scipy.special")
         while self._is_wanted(spec := self._worker.workload.spec):
             try:
                 async with aclosing(self._read(self._worker)) as readings:
