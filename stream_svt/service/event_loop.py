@@ -18,7 +18,6 @@ import gc
 from collections.abc import Iterator
 from time import monotonic as _now
 from typing import Any
-from weakref import WeakKeyDictionary
 
 COLLECT_AFTER = (30_000, 1, 1_000_000)
 """Thresholds of `gc.set_threshold`: a collection walks 90,000 objects at most, some 40 milliseconds. Full collections
@@ -40,57 +39,72 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.ahead: set[object] = set()  # tasks
+        self._taken = asyncio.Lock()
+        self._ahead: set[object] = set()  # tasks
         self._released: asyncio.Future[None] | None = None
-        self._began = self._again = 0.0
+        self._began = self._until = self._again = 0.0
 
     def begin(self, task: object) -> None:
         """Let a task go ahead, unless others have waited long enough."""
         now = _now()
-        if not self.ahead and now >= self._again:
-            self._began = now
-        if now < self._began + LONGEST_AHEAD:
-            self.ahead.add(task)
+        if now >= self._again:
+            self._ahead.clear()  # those whose brokers are slow
+            self._began, self._until, self._again = now, now + LONGEST_AHEAD, now + 2 * LONGEST_AHEAD
+        if now < self._until:
+            self._ahead.add(task)
 
     def end(self, task: object) -> None:
         """End what `begin` began."""
-        if task not in self.ahead:
+        if task not in self._ahead:
             return
-        self.ahead.discard(task)
-        if not self.ahead:
-            now = _now()
-            self._again = now + min(now - self._began, LONGEST_AHEAD)
-            self._began = -LONGEST_AHEAD
+        self._ahead.discard(task)
+        if not self._ahead:
+            self._until = min(self._until, _now())
+            self._again = 2 * self._until - self._began
             if self._released is not None and not self._released.done():
                 self._released.set_result(None)
 
+    def is_ahead(self, task: object) -> bool:
+        """Tell whether others wait for a task."""
+        return task in self._ahead and _now() < self._until
+
     async def wait(self) -> None:
         """Wait until no task is ahead, or for as long as one may be."""
-        left = self._began + LONGEST_AHEAD - _now()
-        if self.ahead and left > 0:
+        if (left := self._until - _now()) > 0:
             self._released = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._released], timeout=left)
 
+    async def take(self) -> None:
+        """Take a turn; those that are ahead take turns, too."""
+        # Releasing a lock wakes the next task, which runs one round later.
+        async with self._taken:
+            await asyncio.sleep(0)
 
-_all_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+
+_all_turns: dict[asyncio.AbstractEventLoop, _Turns] = {}
 _next_collection: asyncio.TimerHandle | None = None
 
 
 def _turns() -> _Turns:
     loop = asyncio.get_running_loop()
-    return _all_turns.get(loop) or _all_turns.setdefault(loop, _Turns())
+    if loop not in _all_turns:
+        for closed in [one for one in tuple(_all_turns) if one.is_closed()]:
+            _all_turns.pop(closed, None)  # their locks refer to them
+    return _all_turns.setdefault(loop, _Turns())
 
 
 async def pause(seconds: float = 0) -> None:
     """Sleep; zero seconds wait for the caller's turn, which lasts until the caller awaits something."""
-    turns = _turns()
-    if seconds > 0 or asyncio.current_task() in turns.ahead:
+    if seconds > 0:
         await asyncio.sleep(seconds)
         return
-    # Turns follow the order of the calls. Releasing the lock wakes the next task, which runs one round later.
+    turns = _turns()
+    if turns.is_ahead(asyncio.current_task()):
+        await turns.take()
+        return
     async with turns.lock:
         await turns.wait()
-        await asyncio.sleep(0)
+        await turns.take()
 
 
 @contextlib.contextmanager
