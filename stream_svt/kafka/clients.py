@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
@@ -412,8 +412,32 @@ async def spans(cluster: Cluster, partitions: Sequence[TopicPartition], doing: s
         return await edges(reader, partitions, doing)
 
 
+async def send_batches(
+    producer: AIOKafkaProducer,
+    partition: TopicPartition,
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    timestamp_ms: int,
+    headers: Sequence[tuple[str, bytes]] = (),
+) -> list[tuple[Awaitable[Any], int]]:
+    """Send keys and values to a partition; return a response for each batch, and how many records the batch has.
+
+    A call of `send` for each record costs ten times as much.
+    """
+    batches: list[Any] = []
+    for key, value in records:
+        record = {"timestamp": timestamp_ms, "key": key, "value": value, "headers": list(headers)}
+        if not batches or batches[-1].append(**record) is None:
+            batches.append(producer.create_batch())
+            batches[-1].append(**record)
+    topic, number = partition
+    return [
+        (await producer.send_batch(batch, topic, partition=number), batch.record_count()) for batch in batches
+    ]
+
+
 async def all_sent(sent: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Wait for the responses to sent records and return them; raise the first error once all have arrived."""
+    """Wait for the responses to what was sent and return them; raise the first error once all have arrived."""
     # aiokafka commits a transaction even if a record in it was refused.
     results: list[Any] = await asyncio.gather(*sent, return_exceptions=True)
     for result in results:

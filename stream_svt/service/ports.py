@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -60,6 +61,7 @@ FEW_BATCHES = 100
 """Batches, or records, that are taken and read in one turn."""
 MAX_RECORDS = 20_000
 """Default of ``max_records`` of a fetch."""
+ALERT_HEADERS = (("content-type", released.CONTENT_TYPE.encode()),)
 
 
 class Reject(msgspec.Struct):
@@ -142,27 +144,38 @@ class ShardLog:
 
     async def transact(self, transaction: Transaction) -> Written:
         """See the port."""
-        shard, topics = self.shard, self.topics
-        headers = [("content-type", released.CONTENT_TYPE.encode())]
-        async with self._transaction() as producer:
+        topics, now_ms = self.topics, int(time.time() * 1000)
+        async with self._transaction():
             if transaction.claim:
                 self._join(topics.alerts)
                 self._join(topics.rejects)
-            sent = [
-                await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
-                for key, event in transaction.alerts
-            ]
-            for topic, offset, reason in transaction.rejects:
-                reject = msgspec.json.encode(Reject(topic, shard, offset, reason))
-                key = f"{topic}/{offset}".encode()
-                sent.append(await producer.send(topics.rejects, reject, key=key, partition=shard))
-            for key, record in transaction.records.items():
-                sent.append(await producer.send(topics.state, record, key=key, partition=shard))
-            results = await kafka.all_sent(sent)
-        if self.on_broker_time is not None and results[-1].timestamp_type == 1:
+            alerts = await self._send(topics.alerts, transaction.alerts, now_ms, ALERT_HEADERS)
+            rejects = await self._send(topics.rejects, map(self._encoded, transaction.rejects), now_ms)
+            state = await self._send(topics.state, transaction.records.items(), now_ms)
+            results = await kafka.all_sent([response for response, _ in chain(alerts, rejects, state)])
+        newest = results[len(alerts) - 1].offset + alerts[-1][1] - 1 if alerts else None
+        if results[-1].timestamp_type != 1:
+            return Written(newest, now_ms)
+        if self.on_broker_time is not None:
             self.on_broker_time(results[-1].timestamp / 1000)
-        newest = max((result.offset for result in results[: len(transaction.alerts)]), default=None)
         return Written(newest, results[-1].timestamp)
+
+    async def _send(
+        self,
+        topic: str,
+        records: Iterable[tuple[bytes, bytes | None]],
+        now_ms: int,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> list[tuple[Awaitable[Any], int]]:
+        partition = TopicPartition(topic, self.shard)
+        return await kafka.send_batches(
+            self._producer, partition, records, timestamp_ms=now_ms, headers=headers
+        )
+
+    def _encoded(self, reject: tuple[str, int, str]) -> tuple[bytes, bytes]:
+        """Return key and value of a reject."""
+        topic, offset, reason = reject
+        return f"{topic}/{offset}".encode(), msgspec.json.encode(Reject(topic, self.shard, offset, reason))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -12,8 +13,12 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import Cluster, spans, stop_quietly
+from stream_svt.monitor.released import CONTENT_TYPE
+from stream_svt.protocol.ports import Transaction
+from stream_svt.protocol.records import Record
 from stream_svt.service.config import parse_config
-from stream_svt.service.ports import Requests, ShardFeed
+from stream_svt.service.ports import Requests, ShardFeed, ShardLog
+from stream_svt.settings.sections import TopicsConfig
 from tests.support.topics import Topics, administrator
 from tests.support.worker import Scene, until
 
@@ -100,3 +105,29 @@ async def test_no_fetch_waits_for_a_quiet_topic_while_records_of_another_are_unr
         assert await feed.fetch([quiet, busy], 20.0)
         await until(lambda: fetcher._in_flight)
     await feed.close()
+
+
+async def test_a_transaction_larger_than_a_batch_has_its_records_in_order_and_its_time(
+    topics: Topics,
+) -> None:
+    names = TopicsConfig(
+        alerts=await topics("alerts"), rejects=await topics("rejects"), state=await topics("state")
+    )
+    log = ShardLog(Cluster({"bootstrap_servers": topics.bootstrap_servers}), names.alerts, 0, names)
+    alerts = [(b"a", bytes([number]) * 5_000) for number in range(120)]
+    state: dict[bytes, bytes | None] = {b"%d" % number: bytes([number]) * 5_000 for number in range(120)}
+    before = time.time() * 1000 - 1
+    try:
+        await log.fence()
+        written = await log.transact(Transaction(alerts, [("counts", 7, "reason")], state | {b"gone": None}))
+        # It begins once the marker of the one before is written.
+        assert (await log.transact(Transaction([], [], {b"gone": None}))).alert_offset is None
+        seen = list[Record]()
+        await log.read_alerts(None, seen.append, committed=True)
+        assert [(record.key, record.value) for record in seen] == alerts
+        assert all(record.headers == (("content-type", CONTENT_TYPE.encode()),) for record in seen)
+        assert written.alert_offset == seen[-1].offset
+        assert before <= written.time_ms == seen[0].timestamp <= time.time() * 1000
+        assert await log.read_state() == state
+    finally:
+        await log.close()
