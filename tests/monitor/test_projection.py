@@ -94,6 +94,14 @@ def test_sums_follow_commands_and_a_changed_specification() -> None:
         assert [view.dataset for view in commit.views] == ["a"]  # its monitors are others now
 
 
+def test_sums_follow_a_specification_that_changes_before_the_first_query() -> None:
+    plain, adaptive = FORMS["plain"], FORMS["adaptive"]
+    play = Play(spec_of(plain, adaptive, datasets=DATASETS))
+    for forms in ((plain, adaptive), (plain,), (f"{plain}, datasets: [a, c]",), (plain, adaptive)):
+        change_spec(play.engine, spec_of(*forms, datasets=DATASETS))
+        _check(play.commit().totals, play.views(), play.spec)
+
+
 def test_views_do_not_grow_with_the_datasets() -> None:
     """A commit that opens a run on each of many datasets carries one view, and its sums are as large as for two."""
     names = ", ".join(f"d{number}" for number in range(300))
