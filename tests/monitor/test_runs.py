@@ -34,3 +34,14 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         found.hits(np.zeros(1000, dtype=np.int64), TextList([str(k) for k in range(1000)]).hashes()).size
         < 100
     )
+
+
+def test_a_new_mute_removes_the_oldest_ones_that_have_ended() -> None:
+    mutes = Mutes(QueueJournal(), "m", "d")
+    for name, until, clock_ms in (("a", 10, 0), ("b", 20, 5), ("c", 10, 6), ("d", UNTIL_RUN_ENDS, 7)):
+        assert mutes.add(name, until, clock_ms, max_mutes=9) == []
+    assert mutes.add("e", 40, 15, max_mutes=9) == []
+    assert [*mutes.entries] == ["b", "c", "d", "e"]
+    assert mutes.add("f", 40, 20, max_mutes=9) == []
+    assert [*mutes.entries] == ["d", "e", "f"]
+    assert mutes.add("g", 50, 45, max_mutes=3) == ["d"]
