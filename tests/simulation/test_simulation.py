@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     **{kind.__name__: (_workload(kind=kind), said) for kind, said in _ENGINES.items()},
     **{kind.__name__: (Variant(session=kind), said) for kind, said in _SESSIONS.items()},
     "LosesQueries": (_workload(decoder=broken.LosesQueries), "have no alert"),
-    "two owners": (_UNFENCED, ""),
+    "two owners": (_UNFENCED, "the noise of run"),
 }
 """Deliberate bugs by name, and what the rules say of them."""
 FIRST = {
