@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import costs, engine, latency, memory, peers, planner, takeover, year
+from benchmarks.scale import __main__ as scale
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
@@ -222,3 +223,8 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     files = "accuracy costs engine ladder latency mechanisms planner reproduction sampler selective stream "
     names = f"{files}takeover timing year scale service".split()
     assert [line.split()[0] for line in listed.splitlines()[1:]] == names
+
+
+@pytest.mark.parametrize("name", scale.FIGURES)
+def test_each_figure_at_a_users_size_is_that_of_a_program_which_can_be_imported(name):
+    assert importlib.import_module(f"benchmarks.scale.{name}").measure
