@@ -224,6 +224,7 @@ class KeyedWords:
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
+        self._shifted = np.empty(_CHUNK, dtype=np.uint64)
         self._branch = 0
 
     def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
@@ -249,8 +250,11 @@ class KeyedWords:
         low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
         np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
         if isinstance(row, np.ndarray):
-            np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
-            np.bitwise_xor(word, row << np.uint64(60), out=word)
+            shifted = self._shifted[: len(block)]
+            np.right_shift(row, np.uint64(4), out=shifted)
+            np.bitwise_xor(shifted, high, out=block[:, 0])
+            np.left_shift(row, np.uint64(60), out=shifted)
+            word ^= shifted
         else:
             block[:, 0] = high ^ row >> np.uint64(4)
             low = low ^ row << np.uint64(60)
@@ -341,10 +345,10 @@ class Sampler:
     def _floors(self, law: Law, half: int, words: Words, rows: Integers | None, out: Integers) -> None:
         """Write the geometric or Gumbel draws of one half to `out`."""
         size, noise = len(out), law.noise
-        words = words[:, half] if rows is None else words[rows, half]
+        words = words[:, half] if rows is None else words[:, half].take(rows)
         scaled, distance = self._scaled[:size], self._distance[:size]
-        inverse = 1 / law.rate
-        margin = _MARGIN * float(inverse) if inverse < 2**50 else 1.0
+        inverse = _inverse(*law.rate.as_integer_ratio())
+        margin = _MARGIN * inverse
         if margin >= _MAX_MARGIN:
             self._draw_exactly(law, half, words, np.arange(size), rows, out)
             return
@@ -353,7 +357,7 @@ class Sampler:
         if noise.draw == "gumbel":
             np.negative(scaled, out=scaled)
             np.log(scaled, out=scaled)
-        np.multiply(scaled, -float(inverse), out=scaled)
+        np.multiply(scaled, -inverse, out=scaled)
         np.rint(scaled, out=distance)
         np.subtract(scaled, distance, out=distance)
         np.abs(distance, out=distance)
@@ -407,7 +411,13 @@ def _candidates(
         below = words.astype(np.float64) <= raised
     if among is not None:
         below &= among
-    return np.flatnonzero(below) if below.any() else _NONE
+    return below.nonzero()[0]
+
+
+@lru_cache(maxsize=256)
+def _inverse(numerator: int, denominator: int) -> float:
+    """Return 1/rate, correctly rounded, at most 2^50, where every draw is computed exactly."""
+    return min(denominator, numerator << 50) / numerator
 
 
 @lru_cache(maxsize=256)

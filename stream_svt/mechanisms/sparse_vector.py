@@ -224,7 +224,11 @@ class SparseVector(Mechanism):
         for branch in self.branches:
             bars = thresholds + branch.steps(attempt) + rho
             if len(self.branches) > 1:
-                bars = np.where(left >= branch.charge_units, bars, UNREACHABLE)
+                is_paid = left >= branch.charge_units
+                if isinstance(is_paid, np.ndarray):
+                    bars = np.where(is_paid, bars, UNREACHABLE)
+                elif not is_paid:
+                    bars = UNREACHABLE
             leasts.append(bars - values)
         found = [
             (tests, np.minimum(drawn - least[tests], GAP_LIMIT))

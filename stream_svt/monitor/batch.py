@@ -97,6 +97,14 @@ class QueryBatch:
         first, last = np.searchsorted(self.heads, (start + 1, stop)).tolist()
         return self.dataset.take(self.heads[first - 1 : last])
 
+    def record_start(self, start: int, number: int) -> int:
+        """Return the first row of a record, by its number among those of rows from ``start`` on."""
+        return (
+            start
+            if not number
+            else int(self.heads[np.searchsorted(self.heads, start, side="right") - 1 + number])
+        )
+
     def common(self, column: Integers, start: int, stop: int) -> Integers | int:
         """Return a column of rows [start, stop), or the number that they share because they are of one record."""
         if start < stop and self.offset[start] == self.offset[stop - 1]:
@@ -272,7 +280,7 @@ class Segment:
     tops: list[int] = field(default_factory=list)
     changed: bool = False
 
-    def datasets(self, part: slice) -> Integers | int:
+    def datasets(self, part: slice | Integers) -> Integers | int:
         """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""
         return self.dataset if isinstance(self.dataset, int) else self.dataset[part]
 

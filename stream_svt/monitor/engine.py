@@ -315,9 +315,9 @@ def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop
     waiting = [runner for runner in runners if (runner.runs.status.take(shown) == Status.WAITING).any()]
     if not waiting:
         return stop
-    rows = batch.dataset[start:stop]
-    datasets, first = np.unique(rows, return_index=True)
-    opens = np.zeros(len(rows), dtype=np.int64)
+    datasets, first = np.unique(shown, return_index=True)
+    opens = np.zeros(len(shown) + 1, dtype=np.int64)
     for runner in waiting:
         opens[first] += runner.runs.status[datasets] == Status.WAITING
-    return start + max(1, int(np.searchsorted(np.cumsum(opens), room, side="right")))
+    record = int(np.searchsorted(np.cumsum(opens[:-1]), room, side="right"))
+    return stop if record == len(shown) else max(start + 1, batch.record_start(start, record))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -118,8 +119,9 @@ class QueryTester:
         if not len(suspects):
             return
         (entries, codes), runs = segment.series, self.runs
-        datasets = np.broadcast_to(segment.dataset, len(entries))[suspects].tolist()
-        pairs = zip(datasets, suspects.tolist(), strict=True)
+        datasets = segment.datasets(suspects)
+        of_suspects = repeat(datasets) if isinstance(datasets, int) else datasets.tolist()
+        pairs = zip(of_suspects, suspects.tolist(), strict=False)
         ends = np.array([runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs])
         if codes is None:
             clock = segment.clock if isinstance(segment.clock, int) else segment.clock[suspects]
@@ -129,13 +131,19 @@ class QueryTester:
             segment.changed = True
             return
         # Entries of several rows are those of one record, which has one timestamp.
-        of_entries = np.zeros(len(entries) + 1, dtype=np.bool_)
-        of_entries[suspects] = segment.clock < ends
-        of_rows = of_entries.take(codes, mode="wrap")
-        of_rows[: max(after + 1 - segment.start, 0)] = False
-        of_rows &= segment.live
-        segment.live ^= of_rows
-        segment.muted |= of_rows
+        if not len(suspects := suspects[segment.clock < ends]):
+            return
+        first = max(after + 1 - segment.start, 0)
+        live, codes = segment.live[first:], codes[first:]
+        if len(suspects) == 1:
+            of_rows = codes == suspects[0]
+        else:
+            of_entries = np.zeros(len(entries) + 1, dtype=np.bool_)
+            of_entries[suspects] = True
+            of_rows = of_entries.take(codes, mode="wrap")
+        of_rows &= live
+        live ^= of_rows
+        segment.muted[first:] |= of_rows
         segment.changed = True
 
     def _find_tops(self, segment: Segment) -> None:
@@ -175,7 +183,10 @@ class QueryTester:
 
     def _mute_next(self, segment: Segment) -> None:
         """Skip the next rows whose series the tops of this segment, all before them, have muted."""
-        first, segment.checked = segment.checked, min(segment.checked + _CHECKED_AT_ONCE, segment.stop)
+        first = segment.checked
+        segment.checked = segment.stop
+        if segment.series[1] is None:
+            segment.checked = min(first + _CHECKED_AT_ONCE, segment.stop)
         if segment.muting:
             part = slice(first - segment.start, segment.checked - segment.start)
             found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
@@ -236,7 +247,9 @@ class QueryTester:
             of_live = np.flatnonzero(live)
             chosen, gaps = self.reached(tests.at(of_live), draw_all=draw_all)
             rows = of_live[chosen]
-        return rows + start, gaps, np.broadcast_to(tests.threshold, len(live))[rows]
+        threshold = tests.threshold
+        of_rows = np.full(len(rows), threshold) if isinstance(threshold, int) else threshold[rows]
+        return rows + start, gaps, of_rows
 
     def on_grid(self, batch: QueryBatch, start: int, stop: int) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of rows [start, stop) in grid steps."""
