@@ -266,6 +266,7 @@ class Segment:
     ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
     ``muted`` of those of muted series; ``tops`` are the rows of tops. ``muting`` has the series that these muted: rows
     from ``checked`` on are not compared with them yet. ``changed``: whether rows left ``live`` that were candidates.
+    ``is_waiting``: whether a top ended a run, so that the next one may be opened.
     """
 
     view: View
@@ -279,6 +280,7 @@ class Segment:
     muting: NewMutes
     tops: list[int] = field(default_factory=list)
     changed: bool = False
+    is_waiting: bool = False
 
     def datasets(self, part: slice | Integers) -> Integers | int:
         """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""

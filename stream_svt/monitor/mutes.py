@@ -107,5 +107,10 @@ class MuteFilter:
 
     def _indexes(self, datasets: Integers | int, hashes: NDArray[np.uint64]) -> Integers:
         spread = np.uint64(_SPREAD)
-        keys = (hashes ^ (np.asarray(datasets, np.int64).view(np.uint64) * spread)) * spread
-        return (keys >> np.uint64(self._shift)).view(np.int64)
+        if isinstance(datasets, int):
+            keys = hashes ^ np.uint64(datasets * _SPREAD & _ALL)
+        else:
+            keys = hashes ^ (datasets.view(np.uint64) * spread)
+        keys *= spread
+        keys >>= np.uint64(self._shift)
+        return keys.view(np.int64)

@@ -41,16 +41,16 @@ class QueryTester:
 
         The last one ends early before a run that is not durable or is to be opened, and if a commit comes first.
         """
-        has_tops = True
+        is_waiting = True
         while start < stop:
-            if has_tops:  # the last top of a run lets the next one begin
+            if is_waiting:  # the last top of a run lets the next one begin
                 stop = self.open_waiting(view, start, stop)
             end = view.batch.part(start, stop)
             segment = self.test_arrivals(view, start, end)
             yield segment
             if segment.stop < end or self.runs.accounts.full:
                 return
-            start, has_tops = end, bool(segment.tops)
+            start, is_waiting = end, segment.is_waiting
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
         """Test rows [start, stop) once; the segment ends early as the last one of `segments` does."""
@@ -208,6 +208,7 @@ class QueryTester:
             return
         later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1, segment.stop))
         if status == Status.WAITING:
+            segment.is_waiting = True
             segment.stop = int(later.min(initial=segment.stop - row - 1)) + row + 1
         else:
             segment.live[later + first] = segment.muted[later + first] = False
