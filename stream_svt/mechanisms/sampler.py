@@ -224,7 +224,6 @@ class KeyedWords:
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
-        self._shifted = np.empty(_CHUNK, dtype=np.uint64)
         self._branch = 0
 
     def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
@@ -250,11 +249,8 @@ class KeyedWords:
         low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
         np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
         if isinstance(row, np.ndarray):
-            shifted = self._shifted[: len(block)]
-            np.right_shift(row, np.uint64(4), out=shifted)
-            np.bitwise_xor(shifted, high, out=block[:, 0])
-            np.left_shift(row, np.uint64(60), out=shifted)
-            word ^= shifted
+            np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
+            np.bitwise_xor(word, row << np.uint64(60), out=word)
         else:
             block[:, 0] = high ^ row >> np.uint64(4)
             low = low ^ row << np.uint64(60)
@@ -344,7 +340,7 @@ class Sampler:
 
     def _floors(self, law: Law, half: int, words: Words, rows: Integers | None, out: Integers) -> None:
         """Write the geometric or Gumbel draws of one half to `out`."""
-        size, noise = len(out), law.noise
+        size, is_gumbel = len(out), law.noise.draw == "gumbel"
         words = words[:, half] if rows is None else words[:, half].take(rows)
         scaled, distance = self._scaled[:size], self._distance[:size]
         inverse = _inverse(*law.rate.as_integer_ratio())
@@ -354,15 +350,15 @@ class Sampler:
             return
         np.multiply(words, 2.0**-_WORD, out=scaled)
         np.log(scaled, out=scaled)
-        if noise.draw == "gumbel":
+        if is_gumbel:
             np.negative(scaled, out=scaled)
             np.log(scaled, out=scaled)
         np.multiply(scaled, -inverse, out=scaled)
         np.rint(scaled, out=distance)
         np.subtract(scaled, distance, out=distance)
         np.abs(distance, out=distance)
-        above_fast = noise.draw == "gumbel" and bool(words.max() > _MAX_FAST_GUMBEL_WORD)
-        if noise.draw == "gumbel":
+        above_fast = is_gumbel and bool(words.max() > _MAX_FAST_GUMBEL_WORD)
+        if is_gumbel:
             np.floor(scaled, out=scaled)
         np.copyto(out, scaled, casting="unsafe")  # truncates; negative numbers here are integers
         if above_fast or distance.min() < margin or words.min() < _MIN_FAST_WORD:
