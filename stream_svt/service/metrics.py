@@ -252,12 +252,15 @@ class Metrics:
             self.count("queries_skipped_total", *labels, by=skipped)
         for topic, _, reason in commit.rejects:
             self.count("records_rejected_total", topic, reason)
-        for event in commit.events:
-            top = event.data
-            if event.type in _COUNTED:
-                self.count(_COUNTED[event.type], top.monitor)
-            if isinstance(top, Alert):
-                self._of("alert_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
+        counted = Counts(
+            (event.type, event.data.monitor) for event in commit.events if event.type in _COUNTED
+        )
+        for (kind, monitor), number in counted.items():
+            self.count(_COUNTED[kind], monitor, by=number)
+        tops = [event.data for event in commit.events if isinstance(event.data, Alert)]
+        gaps = {monitor: self._of("alert_gap_scales", monitor) for monitor in {top.monitor for top in tops}}
+        for top in tops:
+            gaps[top.monitor].observe(top.gap / top.query_noise.scale)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Raise a counter."""
