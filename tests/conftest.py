@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ pytest.register_assert_rewrite("tests.exact.contract")
 # No test depends on how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# A suite that runs in the background may ignore SIGINT, and its children would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)
 

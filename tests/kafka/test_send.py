@@ -8,7 +8,6 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from functools import partial
 
 import pytest
 
@@ -30,9 +29,7 @@ def line(number: int, dataset: str = "a", value: object = LOW) -> bytes:
 
 async def start(scene: Scene, *options: str) -> Process:
     command = [*COMMAND, "send", "-c", str(scene.write()), *options]
-    # A suite that runs in the background may ignore SIGINT, and its children would.
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stderr=PIPE, preexec_fn=heard)
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stderr=PIPE)
 
 
 async def send(scene: Scene, lines: list[bytes], *options: str) -> tuple[int | None, str]:
