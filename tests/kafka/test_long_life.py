@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
+from stream_svt.kafka import clients
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.audit import Audit
@@ -21,7 +21,6 @@ from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
-DAY = 24 * 3600
 SCENE = {"partitions": 1, "limit": 6}
 
 
@@ -93,14 +92,13 @@ async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_c
     for name, policy in (("state", "compact"), ("alerts", "delete")):
         await scene.configure(name, {"message.timestamp.type": "CreateTime", "cleanup.policy": policy})
     worker = await scene.start()
-    send = AIOKafkaProducer.send
+    send = clients.send_batches
 
-    async def ahead(producer: AIOKafkaProducer, *content: object, **options: object) -> object:
-        at = int((time.time() + 2 * DAY) * 1000)
-        return await send(producer, *content, **options | {"timestamp_ms": at})
+    async def ahead(*content: Any, timestamp_ms: int, **options: Any) -> object:
+        return await send(*content, timestamp_ms=timestamp_ms + 2 * DAY_MS, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(AIOKafkaProducer, "send", ahead)
+        patched.setattr(clients, "send_batches", ahead)
         await scene.send("b", HIGH)
         await until(lambda: "set this machine's clock" in caplog.text)
     assert worker.alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -72,6 +73,9 @@ async def create_topics(
         )
         failed = [error for error in response.topic_errors if error[1]]
         assert not failed, f"topics were not created: {failed}"
+        # A busy broker knows a topic some seconds after its creation.
+        while any(topic["error_code"] for topic in await admin.describe_topics([*partitions])):
+            await asyncio.sleep(0.05)
 
 
 async def create_application(
