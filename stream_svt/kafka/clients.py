@@ -425,8 +425,9 @@ async def send_batches(
     A call of `send` for each record takes five times the processor time.
     """
     batches: list[Any] = []
+    common = {"timestamp": timestamp_ms, "headers": list(headers)}
     for key, value in records:
-        record = {"timestamp": timestamp_ms, "key": key, "value": value, "headers": list(headers)}
+        record = common | {"key": key, "value": value}
         if not batches or batches[-1].append(**record) is None:
             batches.append(producer.create_batch())
             batches[-1].append(**record)

@@ -355,7 +355,7 @@ class Accounts:
 
     def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
         """Return the account of a dataset and the state of a monitor in it, to change."""
-        account = self.changed.get(number) or self.account(number)
+        account = self.account(number)
         run_state = account.run_state(monitor)
         figures = self.before[number].figures
         if monitor not in figures:

@@ -99,11 +99,10 @@ class QueryBatch:
 
     def record_start(self, start: int, number: int) -> int:
         """Return the first row of a record, by its number among those of rows from ``start`` on."""
-        return (
-            start
-            if not number
-            else int(self.heads[np.searchsorted(self.heads, start, side="right") - 1 + number])
-        )
+        if not number:
+            return start
+        first = int(np.searchsorted(self.heads, start, side="right")) - 1
+        return int(self.heads[first + number])
 
     def common(self, column: Integers, start: int, stop: int) -> Integers | int:
         """Return a column of rows [start, stop), or the number that they share because they are of one record."""

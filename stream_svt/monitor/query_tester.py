@@ -239,10 +239,9 @@ class QueryTester:
         dataset, offset = (batch.common(column, start, stop) for column in (batch.dataset, batch.offset))
         row = batch.row[start:stop] if batch.has_rows else 0
         tests = Tests(dataset, offset, row, *self.on_grid(batch, start, stop), 0)
-        in_one_run = isinstance(dataset, int) and tested >= len(live) // 2
-        if (
-            in_one_run or tested == len(live)
-        ) and not draw_all:  # it is cheaper to leave the columns as they are
+        # It is cheaper to leave the columns as they are.
+        keeps_all = tested == len(live) or (isinstance(dataset, int) and tested >= len(live) // 2)
+        if keeps_all and not draw_all:
             rows, gaps = self.reached(tests, live)
         else:
             of_live = np.flatnonzero(live)

@@ -85,9 +85,8 @@ class Plan:
         low, high = spec.grid_bounds
         mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
-        charges = [branch.charge_units for branch in mechanism.branches]
         threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
-        units = min(charges), max(charges)
+        units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)
         return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
 
 

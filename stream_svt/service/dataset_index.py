@@ -124,10 +124,8 @@ class DatasetIndex:
         """Return the number of one key."""
         if key is None:
             return self._refused(key)
-        slot, last = (
-            hash_of(key[: self._longest]) >> (65 - len(self._table).bit_length()),
-            len(self._table) - 1,
-        )
+        slot = hash_of(key[: self._longest]) >> 65 - len(self._table).bit_length()
+        last = len(self._table) - 1
         while (found := self._table.item(slot)) != _EMPTY:
             first = self._start.item(found)
             if self._length.item(found) == len(key) and self._names.startswith(key, first):

@@ -95,11 +95,8 @@ class Examiner:
                 if (identity := (dataset.name, batch.query_id[row])) in self._ids:
                     yield offset, "repeated"
                 self._ids.add(identity)
-            if (
-                not (dataset.terms.from_ms or 0)
-                <= batch.timestamp_ms[row]
-                < (dataset.terms.ends_ms or 1 << 62)
-            ):
+            terms = dataset.terms
+            if not (terms.from_ms or 0) <= batch.timestamp_ms[row] < (terms.ends_ms or 1 << 62):
                 yield offset, OUTSIDE_PERIOD
             whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
             if whole == exact.NO_NUMBER[0]:
