@@ -103,6 +103,11 @@ def test_a_file_without_sections_has_safe_defaults():
     }
 
 
+def test_a_connection_without_files_reads_no_authorities_of_the_system(monkeypatch):
+    monkeypatch.delattr(ssl, "create_default_context")
+    parse_config(SPEC)
+
+
 def test_all_sections_are_read(tmp_path):
     write(tmp_path / "key", KEY.hex())
     write(tmp_path / "old", bytes(32).hex())
