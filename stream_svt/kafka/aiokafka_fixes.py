@@ -16,23 +16,18 @@ from typing import Any, Final, TypeAlias
 import aiokafka.client
 import aiokafka.conn
 import aiokafka.consumer.fetcher
-import aiokafka.producer.sender
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.errors import KafkaError, NodeNotReadyError, SaslAuthenticationFailed
+from aiokafka.errors import KafkaError, SaslAuthenticationFailed, UnknownTopicOrPartitionError
 from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.protocol.transaction import EndTxnRequest
 
 from stream_svt.errors import MisuseError
 from stream_svt.kafka.batches import Batches, take_whole
 from stream_svt.kafka.frames import Frames
 
 Consumer: TypeAlias = Any  # aiokafka has no types
-
-TRANSACTION_BACKOFF: Final = 0.002
-"""Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
 
 
 def read_every_header_name() -> None:
@@ -51,7 +46,6 @@ def apply_fixes() -> None:
     """
     read_every_header_name()
     record_connection_errors()
-    _replace(aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF)
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
@@ -312,46 +306,15 @@ async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
     return int(response.error_code)
 
 
-# Transactions
+# Writing
 
 
-def send_end_txn_once(producer: AIOKafkaProducer) -> None:
-    """Make the producer fail when the response to EndTxn is lost, instead of sending the request again.
-
-    The first request may still arrive. After the response to the second, the next transaction begins under the same
-    epoch, and the first request, arriving late, would end it midway. A new producer's epoch fences that request.
-    """
-    send = producer.client.send
-
-    async def send_once(node_id: int, request: Any, **options: Any) -> Any:  # noqa: ANN401
-        try:
-            return await send(node_id, request, **options)
-        except NodeNotReadyError:  # not sent
-            raise
-        except KafkaError as error:
-            if isinstance(request, EndTxnRequest):
-                producer._txn_manager.fatal_error(error)  # noqa: SLF001
-            raise
-
-    producer.client.send = send_once
-
-
-def join_transaction(producer: AIOKafkaProducer, partition: TopicPartition) -> None:
-    """Add a partition to the transaction: the broker checks the right to write there, and nothing is written."""
-    producer._txn_manager.maybe_add_partition_to_txn(partition)  # noqa: SLF001
-
-
-def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
-    """Return why the transaction failed, which another error can hide; None if it did not."""
-    waiter = producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
-    return waiter.exception() if waiter.done() else None
-
-
-def retrieve_error(producer: AIOKafkaProducer) -> None:
-    """Retrieve the error of a discarded producer; asyncio logs errors that are never retrieved."""
-    waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
-    if waiter is not None and waiter.done() and not waiter.cancelled():
-        waiter.exception()
+async def wait_for_topic(client: Any, topic: str) -> None:  # noqa: ANN401
+    """Wait until a client knows the leaders of a topic."""
+    try:
+        await client._wait_on_metadata(topic)  # noqa: SLF001
+    except UnknownTopicOrPartitionError:
+        raise UnknownTopicOrPartitionError(topic) from None
 
 
 # Stopping
@@ -370,6 +333,6 @@ def unfinished_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
     return {task for task in tasks if task is not None}
 
 
-def connections(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:  # noqa: ANN401
+def connections(client: Any) -> Any:  # noqa: ANN401
     """Return the object that holds and closes a client's connections."""
     return getattr(client, "_client", None) or getattr(client, "client", None)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.structs import OffsetAndMetadata
@@ -27,10 +28,11 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka.tokens import TokenRefused, Tokens, TokenUnavailable
+from stream_svt.kafka.transactions import TransactionalProducer
 from stream_svt.settings.sections import KafkaConfig
 
 _Answer = TypeVar("_Answer")
-Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
+Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | TransactionalProducer | AIOKafkaAdminClient
 
 START_DEADLINE = 15.0
 """Seconds for the start of a client: more than a request may take (kafka.request_timeout), for a start that is
@@ -177,7 +179,6 @@ async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> Non
             await _wait(*unfinished)
             # Over TLS, closing waits for the broker on futures that `stopping` may have cancelled.
             await _wait(aiokafka_fixes.connections(client).close())
-        aiokafka_fixes.retrieve_error(client)
 
 
 async def _wait(*tasks: Awaitable[Any]) -> None:
@@ -293,19 +294,16 @@ class Cluster:
             request_timeout_ms=self.config.request_timeout,
         )
 
-    def producer(self, transactional_id: str) -> AIOKafkaProducer:
+    def producer(self, transactional_id: str) -> TransactionalProducer:
         """Return a transactional producer, not started."""
-        producer = AIOKafkaProducer(
+        client = AIOKafkaClient(
             **self.arguments,
-            transactional_id=transactional_id,
             client_id=f"{self.config.client_id}-{transactional_id}",
-            acks="all",
-            transaction_timeout_ms=self.config.transaction_timeout,
             request_timeout_ms=self.config.request_timeout,
-            max_batch_size=1 << 18,
         )
-        aiokafka_fixes.send_end_txn_once(producer)
-        return producer
+        return TransactionalProducer(
+            client, transactional_id, self.config.transaction_timeout, self.config.request_timeout
+        )
 
     def admin(self) -> AIOKafkaAdminClient:
         """Return an admin client, not started."""
@@ -410,31 +408,6 @@ async def spans(cluster: Cluster, partitions: Sequence[TopicPartition], doing: s
     """Return first and end offset of partitions, read on a new connection where no fetch is waiting."""
     async with started(cluster.reader(), doing) as reader:
         return await edges(reader, partitions, doing)
-
-
-async def send_batches(
-    producer: AIOKafkaProducer,
-    partition: TopicPartition,
-    records: Iterable[tuple[bytes, bytes | None]],
-    *,
-    timestamp_ms: int,
-    headers: Sequence[tuple[str, bytes]] = (),
-) -> list[tuple[Awaitable[Any], int]]:
-    """Send keys and values to a partition; return a response for each batch, and how many records the batch has.
-
-    A call of `send` for each record takes five times the processor time.
-    """
-    batches: list[Any] = []
-    common = {"timestamp": timestamp_ms, "headers": list(headers)}
-    for key, value in records:
-        record = common | {"key": key, "value": value}
-        if not batches or batches[-1].append(**record) is None:
-            batches.append(producer.create_batch())
-            batches[-1].append(**record)
-    topic, number = partition
-    return [
-        (await producer.send_batch(batch, topic, partition=number), batch.record_count()) for batch in batches
-    ]
 
 
 async def all_sent(sent: Sequence[Awaitable[Any]]) -> list[Any]:

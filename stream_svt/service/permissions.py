@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt.errors import BrokerError
-from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster, Fenced
 from stream_svt.service.config import Config
@@ -100,11 +98,4 @@ async def _write(cluster: Cluster, name: str, topic: str) -> None:
         kafka.started(cluster.producer(name), doing, "WRITE") as producer,
         kafka.deadline(kafka.CALL_DEADLINE, doing, "WRITE"),
     ):
-        try:
-            await producer.begin_transaction()
-            aiokafka_fixes.join_transaction(producer, TopicPartition(topic, 0))
-            await producer.abort_transaction()
-        except (IllegalOperation, InvalidTxnState) as error:
-            if (cause := aiokafka_fixes.transaction_error(producer)) is not None:
-                raise cause from error
-            raise
+        await producer.transact([], 0, [TopicPartition(topic, 0)], commit=False)

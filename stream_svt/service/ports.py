@@ -16,15 +16,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     CorruptRecordException,
-    IllegalOperation,
-    InvalidTxnState,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
 )
@@ -34,6 +31,7 @@ from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.batches import Unread
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
+from stream_svt.kafka.transactions import Append, Appended
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
@@ -138,61 +136,40 @@ class ShardLog:
 
     async def check_fenced(self) -> None:
         """Commit a transaction that joins a partition and writes nothing; see the port."""
-        async with self._transaction():
-            # A commit marker on the alert partition would be an offset that no state accounts for.
-            self._join(self.topics.rejects)
+        # A commit marker on the alert partition would be an offset that no state accounts for.
+        await self._transact([], 0, [TopicPartition(self.topics.rejects, self.shard)])
 
     async def transact(self, transaction: Transaction) -> Written:
         """See the port."""
         topics, now_ms = self.topics, int(time.time() * 1000)
-        async with self._transaction():
-            if transaction.claim:
-                self._join(topics.alerts)
-                self._join(topics.rejects)
-            alerts = await self._send(topics.alerts, transaction.alerts, now_ms, ALERT_HEADERS)
-            rejects = await self._send(topics.rejects, map(self._encoded, transaction.rejects), now_ms)
-            state = await self._send(topics.state, transaction.records.items(), now_ms)
-            results = await kafka.all_sent([response for response, _ in chain(alerts, rejects, state)])
-        newest = results[len(alerts) - 1].offset + alerts[-1][1] - 1 if alerts else None
-        if results[-1].timestamp_type != 1:
+        alerts, state = (TopicPartition(topic, self.shard) for topic in (topics.alerts, topics.state))
+        rejects = TopicPartition(topics.rejects, self.shard)
+        appends = [Append(state, transaction.records.items())]
+        if transaction.alerts:
+            appends.append(Append(alerts, transaction.alerts, ALERT_HEADERS))
+        if transaction.rejects:
+            appends.append(Append(rejects, map(self._encoded, transaction.rejects)))
+        written = await self._transact(appends, now_ms, [alerts, rejects] if transaction.claim else [])
+        newest = written[alerts].offset if transaction.alerts else None
+        if (time_ms := written[state].time_ms) is None:
             return Written(newest, now_ms)
         if self.on_broker_time is not None:
-            self.on_broker_time(results[-1].timestamp / 1000)
-        return Written(newest, results[-1].timestamp)
+            self.on_broker_time(time_ms / 1000)
+        return Written(newest, time_ms)
 
-    async def _send(
-        self,
-        topic: str,
-        records: Iterable[tuple[bytes, bytes | None]],
-        now_ms: int,
-        headers: Sequence[tuple[str, bytes]] = (),
-    ) -> list[tuple[Awaitable[Any], int]]:
-        partition = TopicPartition(topic, self.shard)
-        return await kafka.send_batches(
-            self._producer, partition, records, timestamp_ms=now_ms, headers=headers
-        )
+    async def _transact(
+        self, appends: Sequence[Append], now_ms: int, joined: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, Appended]:
+        async with kafka.deadline(self.cluster.commit_deadline, f"shard {self.shard}: transaction", "WRITE"):
+            written: Mapping[TopicPartition, Appended] = await self._producer.transact(
+                appends, now_ms, joined
+            )
+        return written
 
     def _encoded(self, reject: tuple[str, int, str]) -> tuple[bytes, bytes]:
         """Return key and value of a reject."""
         topic, offset, reason = reject
         return f"{topic}/{offset}".encode(), msgspec.json.encode(Reject(topic, self.shard, offset, reason))
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Any]:
-        """Yield the producer, in a transaction that is committed at the end of the body."""
-        async with kafka.deadline(self.cluster.commit_deadline, f"shard {self.shard}: transaction", "WRITE"):
-            try:
-                await self._producer.begin_transaction()
-                yield self._producer
-                await self._producer.commit_transaction()
-            except (IllegalOperation, InvalidTxnState) as error:
-                # The transaction failed, while records were sent or in flight: a partition could not be added.
-                if (cause := aiokafka_fixes.transaction_error(self._producer)) is not None:
-                    raise cause from error
-                raise
-
-    def _join(self, topic: str) -> None:
-        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
 
 class Requests:

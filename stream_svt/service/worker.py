@@ -11,16 +11,17 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
+from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import CALL_DEADLINE, Fenced, deadline, started
+from stream_svt.kafka.transactions import Append
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import other_homes
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
@@ -421,11 +422,9 @@ async def _broker_time(parts: WorkerParts) -> float | None:
             started(parts.cluster.producer(name), doing, "WRITE") as producer,
             deadline(CALL_DEADLINE, doing, "WRITE"),
         ):
-            await producer.begin_transaction()
-            sent = await (await producer.send(parts.config.topics.rejects, b"", key=b"clock", partition=0))
-            # If this fails, the brokers abort the transaction after its timeout.
-            with suppress(KafkaError, IllegalOperation, InvalidTxnState):
-                await producer.abort_transaction()
+            place = TopicPartition(parts.config.topics.rejects, 0)
+            record = Append(place, [(b"clock", b"")])
+            sent = (await producer.transact([record], int(time.time() * 1000), commit=False))[place]
     except Fenced:  # another worker runs the same test
         return None
-    return sent.timestamp / 1000 if sent.timestamp_type == 1 else None
+    return None if sent.time_ms is None else sent.time_ms / 1000

@@ -11,7 +11,6 @@ from typing import Any
 
 import aiokafka.client
 import aiokafka.consumer.fetcher
-import aiokafka.producer.sender
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 from aiokafka.conn import AIOKafkaConnection
@@ -29,8 +28,7 @@ from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
-from stream_svt.service.ports import ShardLog
-from stream_svt.settings.sections import KafkaConfig, TopicsConfig
+from stream_svt.settings.sections import KafkaConfig
 from tests.support.partition_reader import Reader
 from tests.support.records import Odd
 
@@ -90,7 +88,6 @@ async def test_the_cause_of_a_failed_connection_is_told_once(monkeypatch, caplog
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (aiokafka.producer.sender, "BACKOFF_OVERRIDE"),
         (aiokafka.client, "create_conn"),
         (aiokafka.consumer.fetcher, "MemoryRecords"),
     ],
@@ -305,23 +302,6 @@ def test_credentials_stay_out_of_the_representation() -> None:
 def test_a_transaction_is_given_up_before_the_broker_would() -> None:
     for one in (12, 15, 900):
         assert Cluster({}, KafkaConfig(transaction_timeout=f"{one}s")).commit_deadline < one
-
-
-@pytest.mark.parametrize("met", [errors.IllegalOperation(), errors.InvalidTxnState()])
-async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(met: Exception) -> None:
-    for cause, text in (
-        (errors.TopicAuthorizationFailedError("alerts"), "operation WRITE on resource TOPIC 'alerts'"),
-        (None, type(met).__name__),
-    ):
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if cause is not None:
-            ended.set_exception(cause)
-        manager = SimpleNamespace(wait_for_transaction_end=lambda ended=ended: ended)
-        log = ShardLog(Cluster({}), "shop", 0, TopicsConfig())
-        log._producer = SimpleNamespace(_txn_manager=manager, begin_transaction=lambda: asyncio.sleep(0))
-        with pytest.raises(BrokerError, match=text):
-            async with log._transaction():
-                raise met
 
 
 # --- header names that are no text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.kafka import clients
+from stream_svt.kafka.transactions import TransactionalProducer
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.audit import Audit
@@ -92,13 +92,13 @@ async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_c
     for name, policy in (("state", "compact"), ("alerts", "delete")):
         await scene.configure(name, {"message.timestamp.type": "CreateTime", "cleanup.policy": policy})
     worker = await scene.start()
-    send = clients.send_batches
+    append = TransactionalProducer.append
 
-    async def ahead(*content: Any, timestamp_ms: int, **options: Any) -> object:
-        return await send(*content, timestamp_ms=timestamp_ms + 2 * DAY_MS, **options)
+    async def ahead(self: TransactionalProducer, appends: Any, timestamp_ms: int) -> object:
+        return await append(self, appends, timestamp_ms + 2 * DAY_MS)
 
     with monkeypatch.context() as patched:
-        patched.setattr(clients, "send_batches", ahead)
+        patched.setattr(TransactionalProducer, "append", ahead)
         await scene.send("b", HIGH)
         await until(lambda: "set this machine's clock" in caplog.text)
     assert worker.alive

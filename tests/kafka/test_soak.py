@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from aiokafka import TopicPartition
 
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
+from stream_svt.kafka.transactions import Append
 from stream_svt.protocol.ports import Transaction
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.sections import TopicsConfig
@@ -72,8 +74,9 @@ async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied
             with pytest.raises(BrokerUnavailable):
                 await log.transact(transaction(b"second"))
             await log.fence()
-            await log._producer.begin_transaction()
-            await log._producer.send_and_wait("state", b"content", key=b"half", partition=0)
+            state = TopicPartition("state", 0)
+            await log._producer.begin([state])
+            await log._producer.append([Append(state, [(b"half", b"content")])], 0)
             assert not strike.done.is_set()
             await strike.done.wait()
             await heir.fence()

@@ -1,0 +1,282 @@
+"""Writes transactions: requests on aiokafka's connections, one after another in the caller's task.
+
+aiokafka's own producer hands each transaction to a loop of its own, over five tasks and thirty turns of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from aiokafka import TopicPartition, errors
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from stream_svt.kafka.aiokafka_fixes import wait_for_topic
+
+_Answer = TypeVar("_Answer")
+log = logging.getLogger(__name__)
+
+MAX_BATCH: Final = 1 << 18
+"""Bytes of a record batch; one record may be larger."""
+PAUSE: Final = 0.1
+"""Seconds between two attempts of a request."""
+FIRST_PAUSE: Final = 0.001
+"""Seconds until a request is repeated while the former transaction ends; each further pause is longer by half."""
+_SEQUENCES: Final = 1 << 31
+_ALL_REPLICAS: Final = -1
+_MOVED: Final = {errors.CoordinatorNotAvailableError, errors.NotCoordinatorError}
+_LATER: Final = _MOVED | {
+    errors.ConcurrentTransactions,
+    errors.CoordinatorLoadInProgressError,
+    errors.UnknownTopicOrPartitionError,
+}
+
+
+class Append(NamedTuple):
+    """Keys and values, at least one, for the end of a partition; a value of None is a tombstone."""
+
+    partition: TopicPartition
+    records: Iterable[tuple[bytes, bytes | None]]
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class Appended(NamedTuple):
+    """Offset of the newest record, and its time in milliseconds since 1970 where the broker has set it."""
+
+    offset: int
+    time_ms: int | None
+
+
+class _Batch(NamedTuple):
+    content: bytes
+    records: int
+
+
+class TransactionalProducer:
+    """The owner of a transactional id, writing one transaction at a time.
+
+    An error leaves the outcome of a transaction unknown: discard the producer. The start of the next one with the same
+    id fences it, and waits until the brokers have ended its transaction.
+
+    Requests are repeated while brokers are unreachable or move a partition: the caller sets a deadline.
+    """
+
+    def __init__(
+        self, client: AIOKafkaClient, transactional_id: str, timeout_ms: int, request_ms: int
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._client = client
+        self._timeout_ms, self._request_ms = timeout_ms, request_ms
+        self._coordinator: int | None = None
+        self._id = self._epoch = -1
+        self._sequences: dict[TopicPartition, int] = defaultdict(int)
+        self._unfinished = False
+
+    async def start(self) -> None:
+        """Connect, fence earlier owners of the transactional id, and wait for the end of their transaction."""
+        await self._client.bootstrap()
+        response = await self._coordinate(InitProducerIdRequest(self.transactional_id, self._timeout_ms))
+        self._id, self._epoch = response.producer_id, response.producer_epoch
+
+    async def stop(self) -> None:
+        """Close all connections; an open transaction stays open."""
+        await self._client.close()
+
+    async def transact(
+        self,
+        appends: Sequence[Append],
+        timestamp_ms: int,
+        joined: Iterable[TopicPartition] = (),
+        *,
+        commit: bool = True,
+    ) -> dict[TopicPartition, Appended]:
+        """Write everything in one transaction, and commit or abort it; return the newest record by partition.
+
+        Partitions that are ``joined`` get an end marker, and their permissions are checked.
+
+        Raises:
+            KafkaError: The brokers refused; or a response to the request to commit was lost.
+        """
+        await self.begin({append.partition for append in appends}.union(joined))
+        written = await self.append(appends, timestamp_ms)
+        # Not repeated if the response is lost: the first request may still arrive. After the response to the second,
+        # the next transaction begins under the same epoch, and the first request would end it midway.
+        request = EndTxnRequest(self.transactional_id, self._id, self._epoch, commit)
+        await self._coordinate(request, once=True)
+        self._unfinished = False
+        return written
+
+    async def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin a transaction on these partitions."""
+        if self._unfinished:
+            raise errors.IllegalOperation("the last transaction has not ended; discard the producer")
+        self._unfinished = True
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            topics[topic].append(partition)
+        for topic in topics:
+            await wait_for_topic(self._client, topic)
+        content = list(topics.items())
+        await self._coordinate(
+            AddPartitionsToTxnRequest(self.transactional_id, self._id, self._epoch, content)
+        )
+
+    async def append(self, appends: Iterable[Append], timestamp_ms: int) -> dict[TopicPartition, Appended]:
+        """Append records in the current transaction; return the newest record by partition."""
+        batches: dict[TopicPartition, deque[_Batch]] = defaultdict(deque)
+        for append in appends:
+            batches[append.partition] += self._batches(append, timestamp_ms)
+        written: dict[TopicPartition, Appended] = {}
+        while batches:  # brokers take one batch of a partition in a request
+            written |= await self._produce({partition: left[0] for partition, left in batches.items()})
+            for left in batches.values():
+                left.popleft()
+            batches = {partition: left for partition, left in batches.items() if left}
+        return written
+
+    def _batches(self, append: Append, timestamp_ms: int) -> Iterable[_Batch]:
+        headers, sequence = list(append.headers), self._sequences[append.partition]
+        builder, count = None, 0
+        for key, value in append.records:
+            if builder is None or builder.append(count, timestamp_ms, key, value, headers) is None:
+                if builder is not None:
+                    yield _Batch(builder.build(), count)
+                first = sequence % _SEQUENCES
+                builder = DefaultRecordBatchBuilder(2, 0, 1, self._id, self._epoch, first, MAX_BATCH)
+                builder.append(0, timestamp_ms, key, value, headers)
+                count = 0
+            count += 1
+            sequence += 1
+        self._sequences[append.partition] = sequence
+        if builder is not None:
+            yield _Batch(builder.build(), count)
+
+    async def _produce(self, batches: Mapping[TopicPartition, _Batch]) -> dict[TopicPartition, Appended]:
+        """Write batches, again until each is written: brokers drop duplicates by their sequence numbers."""
+        written: dict[TopicPartition, Appended] = {}
+        while True:
+            by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+            for partition in batches.keys() - written.keys():
+                by_leader[self._client.cluster.leader_for_partition(partition)].append(partition)
+            requests = [
+                self._produce_to(leader, {partition: batches[partition] for partition in partitions})
+                for leader, partitions in by_leader.items()
+            ]
+            for answer in await _all_of(requests):
+                written |= answer
+            if written.keys() == batches.keys():
+                return written
+            await self._refresh()
+
+    async def _produce_to(
+        self, leader: int | None, batches: Mapping[TopicPartition, _Batch]
+    ) -> dict[TopicPartition, Appended]:
+        """Write batches to a leader; return what was written of them."""
+        topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for (topic, number), batch in batches.items():
+            topics[topic].append((number, batch.content))
+        request = ProduceRequest(self.transactional_id, _ALL_REPLICAS, self._request_ms, list(topics.items()))
+        if leader is None or leader < 0:
+            return {}
+        try:
+            response = await self._client.send(leader, request)
+        except errors.KafkaError as error:
+            _require_retriable(error)
+            return {}
+        return self._written(response, batches)
+
+    @staticmethod
+    def _written(response: Any, batches: Mapping[TopicPartition, _Batch]) -> dict[TopicPartition, Appended]:  # noqa: ANN401
+        written: dict[TopicPartition, Appended] = {}
+        for topic, partitions in response.topics:
+            for number, code, offset, time_ms, *_ in partitions:
+                partition = TopicPartition(topic, number)
+                if code:
+                    _require_retriable(errors.for_code(code)(topic))
+                else:
+                    newest = offset + batches[partition].records - 1
+                    written[partition] = Appended(newest, None if time_ms == -1 else time_ms)
+        return written
+
+    async def _coordinate(self, request: Any, *, once: bool = False) -> Any:  # noqa: ANN401
+        """Send a request to the coordinator until it is carried out; raise where the response is lost, if ``once``."""
+        pause = FIRST_PAUSE
+        while True:
+            node = await self._find_coordinator()
+            try:
+                response = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
+            except errors.KafkaError as error:
+                if once and not isinstance(error, errors.NodeNotReadyError):
+                    raise
+                _require_retriable(error)
+                self._coordinator = None
+                await asyncio.sleep(PAUSE)
+                continue
+            refusals = self._refusals(response)
+            if not refusals:
+                return response
+            if not refusals.isdisjoint(_MOVED):
+                self._coordinator = None
+            await asyncio.sleep(pause if refusals == {errors.ConcurrentTransactions} else PAUSE)
+            pause = min(pause * 1.5, PAUSE)
+
+    def _refusals(self, response: Any) -> set[type[errors.KafkaError]]:  # noqa: ANN401
+        """Return why a response says that a request has to be repeated; raise where that is of no use."""
+        topics = getattr(response, "errors", None)
+        if topics is None:
+            codes = [(response.error_code, "")]
+        else:
+            codes = [(code, topic) for topic, partitions in topics for _, code in partitions]
+        refusals = {errors.for_code(code) for code, _ in codes if code}
+        final = refusals - _LATER - {errors.OperationNotAttempted}
+        if errors.TopicAuthorizationFailedError in final:
+            denied = errors.TopicAuthorizationFailedError.errno
+            raise errors.TopicAuthorizationFailedError({topic for code, topic in codes if code == denied})
+        for refusal in final:
+            raise (
+                errors.ProducerFenced
+                if refusal is errors.InvalidProducerEpoch
+                else refusal(self.transactional_id)
+            )
+        return refusals
+
+    async def _find_coordinator(self) -> int:
+        while self._coordinator is None:
+            try:
+                self._coordinator = await self._client.coordinator_lookup(
+                    CoordinationType.TRANSACTION, self.transactional_id
+                )
+            except errors.TransactionalIdAuthorizationFailed:
+                raise errors.TransactionalIdAuthorizationFailed(self.transactional_id) from None
+            except errors.KafkaError as error:
+                _require_retriable(error)
+                await self._refresh()
+        return self._coordinator
+
+    async def _refresh(self) -> None:
+        await self._client.force_metadata_update()
+        await asyncio.sleep(PAUSE)
+
+
+async def _all_of(requests: Sequence[Coroutine[Any, Any, _Answer]]) -> Sequence[_Answer]:
+    """Return all answers; raise the first error once all have ended. A single one needs no task."""
+    if len(requests) == 1:
+        return [await requests[0]]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast("list[_Answer]", answers)
+
+
+def _require_retriable(error: errors.KafkaError) -> None:
+    """Raise an error that another attempt would meet again; log others: the deadline may end the next attempt."""
+    if not error.retriable:
+        raise errors.ProducerFenced if isinstance(error, errors.InvalidProducerEpoch) else error
+    log.warning("event=request_repeated error=%r", error)
