@@ -9,8 +9,7 @@ often than the other. `ns_per_query` is that of one dataset. Repetitions are int
 first one of ratios.
 
 **Alerts.** On 64 datasets, `alert_us` is what engine, commit and encoding of the events take more if one row in 100 or
-in 10 is a top than if one in 10,000 is, per alert (each comes with the event that its series is muted); the larger of
-both.
+in 10 is a top than if one in 10,000 is, per alert; the larger of both.
 
 Times are of the processor, without the garbage collector.
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 @common.alert_topic_options
 @common.flag("--json as_json", "Print each event as one line of JSON.")
 @common.flag("--from-beginning", "Start with the oldest event.")
-@common.flag("--lifecycle", "Also show runs, budgets, mutes and replies to commands.")
+@common.flag("--lifecycle", "Also show runs, budgets and replies to commands.")
 @common.option("--limit", "Stop after N events.", click.IntRange(min=1), metavar="N")
 def watch(
     path: Path | None,
@@ -83,6 +83,7 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
             "" if data.estimate is None else f"estimate {data.estimate:g}",
             "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})",
             f"run {data.run} alert {data.number}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
+            _mute_in_words(data.muted_until),
         ]
     else:
         kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
@@ -96,6 +97,12 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
     if (account := data.account) is not None:
         words.append(f"{account.measure} {account.spent:g} of {account.limit:g} spent")
     return "  ".join(word for word in (when, *words) if word)
+
+
+def _mute_in_words(until: str | int | None) -> str:
+    if until is None:
+        return ""
+    return f"muted until {utc(until)}" if isinstance(until, int) else f"muted for the {until}"
 
 
 @common.command(

@@ -37,7 +37,6 @@ class EventType(StrEnum):
     RUN_CLOSED = "io.stream-svt.run.closed.v1"
     EXHAUSTED = "io.stream-svt.monitor.exhausted.v1"
     LIMITED = "io.stream-svt.monitor.limited.v1"
-    MUTED = "io.stream-svt.series.muted.v1"
     PAUSED = "io.stream-svt.monitor.paused.v1"
     RESUMED = "io.stream-svt.monitor.resumed.v1"
     SPEC_CHANGED = "io.stream-svt.spec.changed.v1"
@@ -95,6 +94,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         bound, beta: With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported
             before; None if nothing can be certified.
         run, number: Number of the run within dataset and monitor, and of this alert within the run, both from 1.
+        muted_until: End of the series' mute: "period" (permanent), "run", or a clock in ms; None without a mute. It
+            follows from the position and the monitor's public rule.
     """
 
     dataset: str
@@ -114,6 +115,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     beta: float
     run: int
     number: int
+    muted_until: str | int | None
     account: Account
     spec_hash: str
 
@@ -121,8 +123,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Any other event of a monitor, a dataset or a shard; the event's ``type`` names it.
 
-    ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the mute's
-    end, the changed fields, a command's id and result).
+    ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the
+    changed fields, a command's id and result).
     """
 
     dataset: str

@@ -30,8 +30,11 @@ from stream_svt.settings.monitors import MonitorSpec
 
 # As in `accounts`.
 _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
-_TOP, _LAST_TOP, _ALERT, _MUTED = Signal.TOP, Signal.LAST_TOP, EventType.ALERT, EventType.MUTED
-_NO_MUTE, _MUTE_RUN = Mute.NONE, Mute.RUN
+_TOP, _LAST_TOP, _ALERT = Signal.TOP, Signal.LAST_TOP, EventType.ALERT
+
+_ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
+_SHOWN_ENDS: Mapping[int | None, str] = {FOR_EVER: Mute.PERIOD.value, UNTIL_RUN_ENDS: Mute.RUN.value}
+"""Ends of mutes by rule, and in alerts, that are not a clock."""
 
 _AT_ONCE = -1
 """Lower bound of the timestamps of records."""
@@ -336,9 +339,11 @@ class Runs:
         run_state.signal(_LAST_TOP if is_last else _TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
-        accounts.release(_ALERT, account, self._alert(account, run_state, crossing, charge), subject)
+        until = self._mute_end(series, clock_ms)
+        alert = self._alert(account, run_state, crossing, charge, until)
+        accounts.release(_ALERT, account, alert, subject)
         accounts.add_size(series or "", crossing.query_id)
-        ended = self._mute(account, run_state.run, crossing, clock_ms)
+        ended = [] if series is None or until is None else self._mute(crossing, series, until, clock_ms)
         if is_last:
             run_state.halts += 1
             run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
@@ -349,7 +354,9 @@ class Runs:
             self.left[dataset] = run_state.left
         return ended
 
-    def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
+    def _alert(
+        self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int, until: int | None
+    ) -> Alert:
         plan, terms, gap = self.plan, self.plan.alerts[crossing.branch], crossing.gap
         branch, bounds = terms.branch, terms.bounds
         correction = branch.correction(crossing.attempt)
@@ -374,26 +381,25 @@ class Runs:
             beta=terms.beta,
             run=run_state.run,
             number=run_state.run_tops,
+            muted_until=_SHOWN_ENDS.get(until, until),
             account=account.account(charge),
             spec_hash=plan.hash,
         )
 
-    def _mute(self, account: DatasetAccount, run: int, crossing: Crossing, clock_ms: int) -> list[str]:
-        dataset, series, rule = crossing.dataset, crossing.series, self.plan.spec.mute
-        if series is None or rule is _NO_MUTE:
-            return []
-        until: int = FOR_EVER
-        text: str | int = "period"
-        if rule is _MUTE_RUN:
-            until, text = UNTIL_RUN_ENDS, "run"
-        elif not isinstance(rule, Mute):
-            until = text = clock_ms + rule
+    def _mute_end(self, series: str | None, clock_ms: int) -> int | None:
+        """Return the clock (ms) at which the mute of a top's series ends, or its code; None without a mute."""
+        rule = self.plan.spec.mute
+        if series is None:
+            return None
+        return _ENDS[rule] if isinstance(rule, Mute) else clock_ms + rule
+
+    def _mute(self, crossing: Crossing, series: str, until: int, clock_ms: int) -> list[str]:
+        dataset = crossing.dataset
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
         known = crossing.series_hash
         self.filter.add(dataset, hash_of(series.encode()) if known is None else known)
-        self.accounts.announce(_MUTED, account, "alert", self.name, run, series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:

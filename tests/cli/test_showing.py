@@ -45,8 +45,21 @@ def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
 
 def test_an_event_as_text_shows_a_moment_as_date_and_time():
     for until, shown in ((1_795_671_762_041, "until=2026-11-26 05:42:42 UTC"), ("run", "until=run")):
-        data = lifecycle("top", account=account_of(), detail={"series": "milk", "until": until})
-        assert f"series=milk {shown}" in unstyle(in_words(event(data, EventType.MUTED)))
+        data = lifecycle("max-runs", account=account_of(), detail={"until": until})
+        assert f"max-runs  {shown}" in unstyle(in_words(event(data, EventType.LIMITED)))
+
+
+@pytest.mark.parametrize(
+    ("until", "shown"),
+    [
+        (1_795_671_762_041, "  muted until 2026-11-26 05:42:42 UTC  "),
+        ("run", "  muted for the run  "),
+        ("period", "  muted for the period  "),
+    ],
+)
+def test_an_alert_as_text_shows_how_long_its_series_is_muted(until: str | int, shown: str):
+    assert shown in unstyle(in_words(event(alert(muted_until=until))))
+    assert "muted" not in unstyle(in_words(event(alert(muted_until=None))))
 
 
 def test_a_json_line_holds_every_field_of_the_event_and_its_position():

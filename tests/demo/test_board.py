@@ -81,7 +81,7 @@ def test_a_line_of_an_alert_has_gap_estimate_and_bound(certified, figures):
 
 def test_events_without_a_line_change_the_budgets_too():
     shown = board()
-    assert shown.add(*lifecycle(EventType.MUTED, spent=0.7)) is None
+    assert shown.add(*lifecycle(EventType.RESUMED, spent=0.7)) is None
     assert shown.budgets[FIRST].spent == 0.7
 
 

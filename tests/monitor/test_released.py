@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor import operations
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import (
     CHARGES_KEPT,
@@ -26,7 +27,7 @@ from stream_svt.monitor.released import (
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import to_float
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
+from tests.support.monitor_forms import FORMS, TOPIC, interrupted, mutes_of, spec_of, stream
 from tests.support.released import account_of, alert, lifecycle
 
 _TIME = "2026-01-05T12:00:00.000Z"
@@ -103,8 +104,8 @@ def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
     alert = play.alerts()[0]
     assert set(alert.__struct_fields__) == {
         "dataset", "monitor", "series", "query_id", "position", "threshold", "correction", "gap", "branch",
-        "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "number", "account",
-        "spec_hash",
+        "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "number",
+        "muted_until", "account", "spec_hash",
     }  # fmt: skip
     assert alert.gap >= 0
     assert alert.attempt >= 1
@@ -119,6 +120,33 @@ def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_onl
         assert alerts
         assert any(alert.bound is not None for alert in alerts) == certified
         assert all((alert.bound is None) == (alert.estimate is None) for alert in alerts)
+
+
+@pytest.mark.parametrize(
+    "form", ["plain", "muted for the run", "muted for a while", "never muted", "few mutes", "few short mutes"]
+)
+def test_the_alerts_tell_which_series_are_muted(form):
+    spec = spec_of(FORMS[form])
+    played = interrupted(spec, stream(3, 250), random.Random(1).randrange)
+    [monitor], (runner,), held = spec.monitors, played.engine.runners.values(), {}
+    for event in played.events:
+        ends = held.setdefault(event.data.dataset, {})
+        if event.type in (EventType.RUN_HALTED, EventType.RUN_CLOSED):
+            held[event.data.dataset] = {name: end for name, end in ends.items() if end != "run"}
+        elif isinstance(event.data, Alert) and event.data.muted_until is not None:
+            ends.pop(event.data.series, None)
+            ends[event.data.series] = event.data.muted_until
+    shown = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
+    for dataset, number in played.engine.number.items():
+        told = list(held.get(dataset, {}).items())[-monitor.max_mutes :]
+        muted = [(name, shown.get(end, end)) for name, end in mutes_of(runner, number)]
+        assert _holding(told, runner.clock_ms) == _holding(muted, runner.clock_ms)
+    assert any(map(len, held.values())) == (form != "never muted")
+
+
+def _holding(ends, clock_ms):
+    """Return the mutes that hold at a clock."""
+    return [(name, end) for name, end in ends if isinstance(end, str) or end > clock_ms]
 
 
 def test_reasons_are_a_fixed_set_of_words(play):
@@ -221,7 +249,7 @@ def test_the_latest_charges_are_kept_with_their_time(status: ReleasedStatus) -> 
     take(
         status, *[alert(WEEK, at=float(second), account=account_of(0.01 * second)) for second in range(1, 81)]
     )
-    take(status, lifecycle(EventType.MUTED, WEEK, at=99.0, account=account_of(0.8, charge=0.0)))
+    take(status, lifecycle(EventType.RESUMED, WEEK, at=99.0, account=account_of(0.8, charge=0.0)))
     charges = status.budgets[WEEK].charges
     assert len(charges) == CHARGES_KEPT
     assert charges[-1] == (80.0, 0.1)

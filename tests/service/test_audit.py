@@ -43,7 +43,7 @@ DECLARED = lifecycle_event(EventType.DECLARED, "declared", spent=0)
 STARTED = started("first", 1, 0.1, 0.1, reserved=0.4)
 FIRST, SECOND = top(1, 0.2, 0.3, reserved=0.2), top(2, 0.2, 0.5)
 HALTED = (lifecycle("cutoff", account=account_of(0, 0.5)), EventType.RUN_HALTED)
-MUTED = lifecycle_event(EventType.MUTED, spent=0)
+RESUMED = lifecycle_event(EventType.RESUMED, spent=0)
 RETIRED = lifecycle_event(EventType.RETIRED, "period-over")
 GOOD = [DECLARED, STARTED, FIRST, SECOND, HALTED]
 
@@ -121,9 +121,9 @@ def test_what_was_spent_before_counts_and_is_no_gap():
         ([*GOOD, started("resampled", 2, 0, 0.5)], "run 2 started without a charge"),
         ([lifecycle_event(EventType.DECLARED, "declared", spent=0.3)], "begins with epsilon 0.3 spent"),
         ([*GOOD, DECLARED], "charges add up to epsilon 0.5, the event says epsilon 0"),
-        ([*GOOD, lifecycle_event(EventType.MUTED, limit=2)], "its limit changed without being raised"),
-        ([*GOOD, RETIRED, lifecycle_event(EventType.MUTED)], "after dataset shop was retired"),
-        ([*GOOD, closed(), lifecycle_event(EventType.MUTED)], "after the application was closed"),
+        ([*GOOD, lifecycle_event(EventType.RESUMED, limit=2)], "its limit changed without being raised"),
+        ([*GOOD, RETIRED, lifecycle_event(EventType.RESUMED)], "after dataset shop was retired"),
+        ([*GOOD, closed(), lifecycle_event(EventType.RESUMED)], "after the application was closed"),
         (begun(before=0.5, spent=0.4), "dataset shop begins with epsilon 0.4 spent"),
         (begun(before=0.5, spent=0.6), "dataset shop begins with epsilon 0.6 spent"),
         (begun(before=0.5)[1:], "dataset shop begins with epsilon 0.5 spent"),
@@ -144,7 +144,7 @@ def test_every_top_after_the_end_of_its_run_is_found():
 @pytest.mark.parametrize("name", ["charge", "spent", "reserved", "limit"])
 def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -> None:
     forged = account_of(**{"charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0, name: amount})
-    (found,) = audited([(lifecycle("x", account=forged), EventType.MUTED)]).findings
+    (found,) = audited([(lifecycle("x", account=forged), EventType.RESUMED)]).findings
     assert "an amount that no ledger holds" in found
 
 
@@ -160,7 +160,7 @@ def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -
 def test_a_record_that_does_not_follow_the_others_or_belong_there_is_found(records, words):
     audit = Audit()
     for partition, number, options in records:
-        audit.add(partition, number, encoded(number, MUTED[0], kind=MUTED[1], **options))
+        audit.add(partition, number, encoded(number, RESUMED[0], kind=RESUMED[1], **options))
     assert words in audit.findings[0]
 
 

@@ -195,7 +195,7 @@ async def test_names_are_text_and_nothing_else(chromium: Browser) -> None:
             alert(NAME, EVIL, at=time.time()),
             alert("a", "\u202egnp.exe", at=time.time()),
             alert(EVIL, "x" * 256, at=time.time()),
-            lifecycle(EventType.MUTED, NAME, at=time.time(), detail={"series": EVIL}),
+            lifecycle(EventType.COMMAND_REPLY, NAME, at=time.time(), detail={"action": EVIL}),
         )
         await page.get_by_label("Show runs and other events").check()
         await expect(page.locator("#list > li")).to_have_count(4)

@@ -296,8 +296,7 @@ class Chains:
 
 
 def _is_of_a_run(entry: Any) -> bool:
-    kind = msgspec.json.decode(entry.value or b"")["type"]
-    return kind in (EventType.ALERT, EventType.MUTED)
+    return bool(msgspec.json.decode(entry.value or b"")["type"] == EventType.ALERT)
 
 
 def specification(form: int, carried: Carried | None, *, parsed: bool = True) -> ApplicationSpec:

@@ -46,6 +46,7 @@ def alert(
         beta=0.05,
         run=run,
         number=number,
+        muted_until="period",
         account=account or account_of(),
         spec_hash="5f0c",
     )

@@ -149,7 +149,15 @@ def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
                 data.correction,
                 data.gap,
             )
-            content += (data.branch, data.attempt, data.run, data.number, data.estimate, data.bound)
+            content += (
+                data.branch,
+                data.attempt,
+                data.run,
+                data.number,
+                data.estimate,
+                data.bound,
+                data.muted_until,
+            )
         else:
             detail = {} if event.type is EventType.COMMAND_REPLY else data.detail
             content = (data.run, data.reason, sorted(detail.items()))

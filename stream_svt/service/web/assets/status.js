@@ -220,7 +220,6 @@ document.addEventListener("DOMContentLoaded", () => {
     "run.halted": [(data) => `Run ${data.run} halted: it has raised all the alerts it paid for`, "", true],
     "monitor.exhausted": [() => "Used up: the budget pays this monitor no further run", "out"],
     "monitor.limited": [(data) => `Limited by max_runs: the next run may begin ${clock(data.detail.until / 1000)}`, "warn"],
-    "series.muted": [(data) => `Muted after its alert: ${data.detail.series ?? ""}`, "", true],
     "monitor.paused": [() => "Paused by an operator", "warn"],
     "monitor.resumed": [() => "Resumed by an operator", ""],
     "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],
@@ -240,10 +239,14 @@ document.addEventListener("DOMContentLoaded", () => {
     ? "Above the noisy threshold, by too little for a bound"
     : `At least ${below.format(alert.bound)} (${fine.format(100 * (1 - alert.beta))} % bound), estimated ${guess(alert)}`);
 
+  const muted = (until) => (until === null ? ""
+    : ` · muted ${typeof until === "number" ? `until ${clock(until / 1000)}` : `for the ${until}`}`);
+
   function alertRow(event) {
     const alert = event.data;
     const subject = make("b", {}, name(alert.series ?? alert.query_id));
-    const more = `run ${alert.run}, alert ${alert.number}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "");
+    const more = `run ${alert.run}, alert ${alert.number}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "")
+      + muted(alert.muted_until);
     return make("li", {}, since(event.at),
       make("div", { class: "what" },
         make("p", {}, subject, " ", make("span", { class: "where" }, name(alert.dataset), " · ", name(alert.monitor))),
