@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache, partial
 
 import pytest
 
@@ -60,8 +61,10 @@ def test_the_optimum_on_the_grid_is_the_best_of_all_steps(noise, threshold_noise
     other = Fraction(1, 4)
     mass = {0: 1.0} if threshold_noise is None else {rho: pmf(threshold_noise, other, rho) for rho in span}
 
+    above = cache(partial(tail, noise, rate))
+
     def product(r):
-        reported = math.fsum(chance * tail(noise, rate, r + rho) for rho, chance in mass.items())
+        reported = math.fsum(chance * above(r + rho) for rho, chance in mass.items())
         return k * math.log1p(-reported) + math.log(reported) if 0 < reported < 1 else -math.inf
 
     threshold = None if threshold_noise is None else Law(threshold_noise, other)

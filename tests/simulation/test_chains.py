@@ -226,7 +226,7 @@ RUNNING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 FIRST = {
-    "events behind the end": 50,
+    "events behind the end": 72,
     "gaps overlooked": 24,
     "queries tested while it is closed": 57,
     "two histories taken for one": 5,

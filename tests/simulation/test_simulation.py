@@ -62,11 +62,16 @@ BROKEN: dict[str, tuple[Variant, str]] = {
 }
 """Deliberate bugs by name, and what the rules say of them."""
 FIRST = {
-    "ForgetsBegins": 55,
+    "ComparesNoNumbers": 14,
+    "ForgetsBegins": 61,
     "GoesOnWithAnyVersion": 179,
-    "PausesBeforeReplay": 435,
-    "RetiresTooEarly": 248,
+    "LosesQueries": 27,
+    "NeverExpires": 14,
+    "PausesBeforeReplay": 445,
+    "RetiresTooEarly": 285,
     "TakesAnyState": 85,
+    "TestsBeforeDurable": 40,
+    "two owners": 2,
 }
 """The seed to begin with, where few catch it."""
 
