@@ -14,7 +14,7 @@ from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import StoredMute
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextList, Texts, hash_of
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
@@ -48,6 +48,11 @@ class Mutes(Queue[StoredMute]):
         self.put(StoredMute(self.count, series, until))
         over = len(entries) - max_mutes
         return self._discard(islice(entries.values(), over)) if over > 0 else []
+
+    @property
+    def removed(self) -> int:
+        """Number of mutes ever removed."""
+        return self.count - len(self.entries)
 
     def end_run(self) -> None:
         """End the mutes that hold until the run ends."""
@@ -114,3 +119,50 @@ class MuteFilter:
         keys *= spread
         keys >>= np.uint64(self._shift)
         return keys.view(np.int64)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class _MutedCodes:
+    """Codes of the muted entries, with the clocks (ms) at which their mutes end; valid for these counts of mutes."""
+
+    mutes: Mutes
+    count: int
+    removed: int
+    codes: Integers
+    ends: Integers
+
+
+class MutedEntries:
+    """Muted entries of a dictionary of series, by dataset: looked up once, as long as records share the dictionary.
+
+    It keeps one dictionary, and no more codes than there are mutes of these series.
+    """
+
+    def __init__(self, mutes: Mapping[int, Mutes], hits: MuteFilter) -> None:
+        self._mutes, self._filter = mutes, hits
+        self._entries: Texts | None = None
+        self._known: dict[int, _MutedCodes] = {}
+
+    def at(self, dataset: int, entries: Texts, clock_ms: int) -> Integers:
+        """Return the codes of the entries that are muted at a clock, for a dataset that has mutes."""
+        if entries is not self._entries:
+            self._entries, self._known = entries, {}
+        mutes, known = self._mutes[dataset], self._known.get(dataset)
+        if known is None or known.mutes is not mutes or known.removed != mutes.removed:
+            codes = self._filter.hits(dataset, entries.hashes())
+            known = self._known[dataset] = _MutedCodes(
+                mutes, mutes.count, mutes.removed, *_muted(mutes, entries, codes)
+            )
+        elif known.count != mutes.count:
+            newest = [*islice(reversed(mutes.entries.values()), mutes.count - known.count)]
+            hashes = np.array([hash_of(mute.name.encode()) for mute in newest], dtype=np.uint64)
+            codes, ends = _muted(mutes, entries, np.flatnonzero(np.isin(entries.hashes(), hashes)))
+            known.codes, known.ends = np.append(known.codes, codes), np.append(known.ends, ends)
+            known.count = mutes.count
+        return known.codes[clock_ms < known.ends]
+
+
+def _muted(mutes: Mutes, entries: Texts, codes: Integers) -> tuple[Integers, Integers]:
+    """Return the codes, of these, whose entry has a mute, and the clocks (ms) at which these mutes end."""
+    ends = np.array([mutes.until(entries[code]) for code in codes.tolist()], dtype=np.int64)
+    return codes[ends != NEVER_MUTED], ends[ends != NEVER_MUTED]

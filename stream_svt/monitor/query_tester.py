@@ -97,8 +97,13 @@ class QueryTester:
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
         muted = np.zeros(stop - start, dtype=np.bool_)
         segment = Segment(view, start, stop, dataset, clock, live, muted, start, NewMutes())
-        if runs.mutes and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes):
+        if not runs.mutes or not batch.series or (isinstance(dataset, int) and dataset not in runs.mutes):
+            return segment
+        entries, codes = segment.series
+        if codes is None:
             self._mute(segment, runs.filter.hits(dataset, segment.hashes))
+        else:  # rows of one record, which has one dataset and timestamp
+            self._mute_entries(segment, runs.muted_entries.at(int(dataset), entries, int(clock)))
         return segment
 
     def _barred(self, view: View, start: int, stop: int) -> int:
@@ -114,32 +119,32 @@ class QueryTester:
         barred = view.only_eligible((status == Status.PENDING) | passed, start, stop)
         return start + int(barred.argmax()) if barred.any() else stop
 
-    def _mute(self, segment: Segment, suspects: Integers, after: int = -1) -> None:
-        """Skip the rows behind ``after`` whose series, one of these entries, is muted at their clock."""
+    def _mute(self, segment: Segment, suspects: Integers) -> None:
+        """Skip the rows whose series, which no other row shares an entry with, is muted at their clock."""
         if not len(suspects):
             return
-        (entries, codes), runs = segment.series, self.runs
+        (entries, _), runs = segment.series, self.runs
         datasets = segment.datasets(suspects)
         of_suspects = repeat(datasets) if isinstance(datasets, int) else datasets.tolist()
         pairs = zip(of_suspects, suspects.tolist(), strict=False)
         ends = np.array([runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs])
-        if codes is None:
-            clock = segment.clock if isinstance(segment.clock, int) else segment.clock[suspects]
-            muted = suspects[clock < ends]
-            muted = muted[segment.live[muted]]
-            segment.live[muted], segment.muted[muted] = False, True
-            segment.changed = True
+        clock = segment.clock if isinstance(segment.clock, int) else segment.clock[suspects]
+        muted = suspects[clock < ends]
+        muted = muted[segment.live[muted]]
+        segment.live[muted], segment.muted[muted] = False, True
+        segment.changed = True
+
+    def _mute_entries(self, segment: Segment, muted: Sequence[int] | Integers, first: int = 0) -> None:
+        """Skip the rows, by index from ``first`` on, of these entries of their series."""
+        codes = segment.series[1]
+        if codes is None or not len(muted):
             return
-        # Entries of several rows are those of one record, which has one timestamp.
-        if not len(suspects := suspects[segment.clock < ends]):
-            return
-        first = max(after + 1 - segment.start, 0)
         live, codes = segment.live[first:], codes[first:]
-        if len(suspects) == 1:
-            of_rows = codes == suspects[0]
+        if len(muted) == 1:
+            of_rows = codes == muted[0]
         else:
-            of_entries = np.zeros(len(entries) + 1, dtype=np.bool_)
-            of_entries[suspects] = True
+            of_entries = np.zeros(len(segment.hashes) + 1, dtype=np.bool_)
+            of_entries[muted] = True
             of_rows = of_entries.take(codes, mode="wrap")
         of_rows &= live
         live ^= of_rows
@@ -216,8 +221,12 @@ class QueryTester:
 
     def _mute_like(self, segment: Segment, row: int, dataset: int, series: int) -> None:
         """Skip the rows behind a top that are of its series, by its hash; of rows with own entries, only the next."""
-        if segment.series[1] is not None:
-            self._mute(segment, np.flatnonzero(segment.hashes == np.uint64(series)), row)
+        entries, codes = segment.series
+        if codes is not None:
+            runs, clock_ms = self.runs, segment.view.clock.item(row)
+            alike = np.flatnonzero(segment.hashes == np.uint64(series)).tolist()
+            muted = [code for code in alike if runs.is_muted(dataset, entries[code], clock_ms)]
+            self._mute_entries(segment, muted, row + 1 - segment.start)
             return
         segment.muting.add(dataset, series)
         part = slice(row + 1 - segment.start, segment.checked - segment.start)

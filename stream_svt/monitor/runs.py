@@ -18,7 +18,7 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
-from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MuteFilter, Mutes
+from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MutedEntries, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
@@ -159,6 +159,7 @@ class Runs:
         self.pending: dict[int, int] = {}
         self.mutes = accounts.mutes.setdefault(spec.name, {})
         self.filter = MuteFilter(self.mutes)
+        self.muted_entries = MutedEntries(self.mutes, self.filter)
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 

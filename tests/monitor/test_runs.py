@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MuteFilter, Mutes
+from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MutedEntries, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.texts import TextList, hash_of
 
@@ -45,3 +47,25 @@ def test_a_new_mute_removes_the_oldest_ones_that_have_ended() -> None:
     assert mutes.add("f", 40, 20, max_mutes=9) == []
     assert [*mutes.entries] == ["d", "e", "f"]
     assert mutes.add("g", 50, 45, max_mutes=3) == ["d"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_muted_entries_are_those_that_a_look_up_of_each_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    held = {number: Mutes(QueueJournal(), "m", f"d{number}") for number in range(2)}
+    found = MuteFilter(held)
+    muted = MutedEntries(held, found)
+    dictionaries = [TextList([f"s{rng.randrange(40)}" for _ in range(60)]) for _ in range(2)]
+    for clock_ms in range(400):
+        dataset, entries = rng.randrange(2), dictionaries[rng.random() < 0.1]
+        mutes = held[dataset]
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            name = f"s{rng.randrange(50)}"
+            mutes.add(
+                name, rng.choice([UNTIL_RUN_ENDS, clock_ms + rng.randrange(60)]), clock_ms, max_mutes=20
+            )
+            found.add(dataset, hash_of(name.encode()))
+        if rng.random() < 0.03:
+            mutes.end_run()
+        expected = [code for code in range(60) if clock_ms < mutes.until(entries[code])]
+        assert sorted(muted.at(dataset, entries, clock_ms).tolist()) == expected
