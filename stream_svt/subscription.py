@@ -26,7 +26,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.aiokafka_fixes import record_connection_errors
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 from stream_svt.service.config import cluster_of
-from stream_svt.service.topology import ALERT_TOPIC, partitions_of
+from stream_svt.service.topology import ALERT_TOPIC, read_partitions_of
 
 __all__ = ["Event", "Subscription", "subscribe"]
 
@@ -99,8 +99,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
         record_connection_errors()
-        counts = await kafka.partition_counts(self._cluster, self._doing)
-        partitions = partitions_of(counts, self._topic, hint=ALERT_TOPIC)
+        partitions = await read_partitions_of(self._cluster, self._topic, self._doing, hint=ALERT_TOPIC)
         reset = "earliest" if self._from_beginning else "latest"
         options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
         consumer = self._cluster.consumer("-subscriber", "read_committed", **options)

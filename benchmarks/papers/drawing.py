@@ -12,17 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import matplotlib as mpl
-
-mpl.use("svg")  # no screen is needed
-
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.papers.table import ERROR, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -76,6 +72,11 @@ def figure(
     sharey: bool | Literal["row"] = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Draw rows times columns of panels and save the figure at `path` as SVG."""
+    import matplotlib as mpl  # not with the module: most that import it draw nothing, and it takes a second
+
+    mpl.use("svg")  # no screen is needed
+    import matplotlib.pyplot as plt
+
     with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # whose names are literals
         drawn, axes = plt.subplots(
             *grid, figsize=size, squeeze=False, layout="constrained", sharex=sharex, sharey=sharey

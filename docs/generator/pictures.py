@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
 from docs.generator import costs
@@ -30,6 +29,9 @@ from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import pmf, tail
 from stream_svt.mechanisms.sparse_vector import SparseVector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _THRESHOLD: Final = 100
 _SALT: Final = (7, 11)

@@ -91,11 +91,3 @@ class Frames(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Pass it on."""
         self._protocol.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        """Pass it on."""
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass it on."""
-        self._protocol.resume_writing()

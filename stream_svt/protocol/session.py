@@ -309,21 +309,21 @@ class ShardSession(Committer):
         """
         if len(fetched) > FEW:  # fewer are decoded in the turn in which they were fetched
             await self.yield_turn()
-        found, ahead = self._split_ahead(topic, fetched)
+        found, future = self._split_future(topic, fetched)
         await self.in_slices(self._decoders[topic].read(found))
         self.observer.count("records_total", topic, by=len(found))
         while found:
             batch = self._decoders[topic].decode(found)
             count = int(np.searchsorted(found.offset, batch.end))
             found = found[count:]
-            last = ahead is not None and not found
+            last = future is not None and not found
             if not await self._step_batch(batch, count, commits=last):
                 return False
             if found and (self.feed.stopping or self.feed.held):
                 self.feed.seek(topic, int(found.offset[0]))
                 return False
-        if ahead is not None:
-            raise ahead
+        if future is not None:
+            raise future
         return True
 
     async def _step_batch(self, batch: QueryBatch, count: int, *, commits: bool) -> bool:
@@ -358,8 +358,8 @@ class ShardSession(Committer):
         end = self.feed.high_water(batch.topic) or 0
         return len(batch) > MANY or end - batch.end > self.policy.max_records
 
-    def _split_ahead(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:
-        """Return the records before the first one stamped too far ahead, and the error for that one, if any."""
+    def _split_future(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:
+        """Return the records before the first one stamped too far in the future, and the error for that one, if any."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
         if not self.engine.needs_timestamps(topic) or int(found.timestamp.max()) <= latest:
             return found, None

@@ -19,7 +19,7 @@ from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
 from stream_svt.service.ports import journal_of
-from stream_svt.service.topology import ALERT_TOPIC, partitions_of, require, unseen
+from stream_svt.service.topology import ALERT_TOPIC, read_partitions_of, require, unseen
 from stream_svt.settings.application import Carried
 from stream_svt.settings.monitors import MonitorSpec
 
@@ -71,8 +71,7 @@ async def audit_topic(
     """
     audit = Audit(monitors)
     doing = f"auditing alert topic {topic!r}"
-    counts = await kafka.partition_counts(cluster, doing)
-    partitions = partitions_of(counts, topic, hint=ALERT_TOPIC)
+    partitions = await read_partitions_of(cluster, topic, doing, hint=ALERT_TOPIC)
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
             end, last = (known or {}).get(partition, (0, LARGEST_SEQUENCE))

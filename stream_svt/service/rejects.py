@@ -18,7 +18,7 @@ from stream_svt.protocol.records import Record
 from stream_svt.service import reasons
 from stream_svt.service.config import Config
 from stream_svt.service.ports import Reject
-from stream_svt.service.topology import partitions_of, unseen
+from stream_svt.service.topology import read_partitions_of, unseen
 from stream_svt.wording import more
 
 _OPERATOR = "send commands with 'stream-svt control' only"
@@ -101,7 +101,7 @@ async def read_rejects(config: Config, cluster: Cluster, since_ms: int | None, l
     """
     topic = config.topics.rejects
     doing, found = f"reading reject topic {topic!r}", Rejects({})
-    count = partitions_of(await kafka.partition_counts(cluster, doing), topic)
+    count = await read_partitions_of(cluster, topic, doing)
     async with kafka.started(cluster.reader(), doing) as reader:
         spans = await kafka.edges(reader, [TopicPartition(topic, number) for number in range(count)], doing)
         if since_ms is not None:
@@ -140,7 +140,7 @@ async def record_at(
             f"{topic!r} is no query topic of the configuration, which has {', '.join(readable)}"
         )
     tp, doing = TopicPartition(topic, partition), f"reading partition {partition} of topic {topic!r}"
-    if partitions_of(await kafka.partition_counts(cluster, doing), topic) <= partition:
+    if await read_partitions_of(cluster, topic, doing) <= partition:
         raise BrokerError(unseen(topic, "READ"))
     async with kafka.started(cluster.reader(), doing) as reader:
         first, end = (await kafka.edges(reader, [tp], doing))[tp]

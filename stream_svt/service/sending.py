@@ -24,7 +24,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
 from stream_svt.service.reasons import MAX_BYTES, Reason, refused
 from stream_svt.service.sample import Examiner
-from stream_svt.service.topology import another_count, partitions_of
+from stream_svt.service.topology import another_count, read_partitions_of
 
 ACK_DEADLINE: Final = 30.0
 """Seconds in which the brokers must acknowledge a window."""
@@ -149,7 +149,7 @@ async def send_lines(
         ConfigError: The topic has another number of partitions than the configuration.
     """
     doing = f"sending to query topic {topic!r}"
-    count = partitions_of(await kafka.partition_counts(cluster, doing), topic, "WRITE")
+    count = await read_partitions_of(cluster, topic, doing, "WRITE")
     wanted = config.topics.partitions
     if count != wanted:
         raise ConfigError(

@@ -17,7 +17,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.service.config import Config
-from stream_svt.service.topology import partitions_of
+from stream_svt.service.topology import read_partitions_of
 from stream_svt.settings.monitors import Declared
 
 READ_MOST = 400_000
@@ -116,7 +116,7 @@ async def read_shown(
     At most about ``most`` records are read, spread evenly over the shards.
     """
     topic, doing = config.topics.alerts, f"reading the newest events of alert topic {config.topics.alerts!r}"
-    partitions_of(await kafka.partition_counts(cluster, doing), topic)
+    await read_partitions_of(cluster, topic, doing)
     wanted: dict[int, set[str]] = {}
     if datasets is None:
         wanted = {shard: set() for shard in range(config.topics.partitions)}

@@ -11,7 +11,7 @@ from itertools import chain
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.errors import BrokerError, ConfigError, Problem
-from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, started
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, partition_counts, started
 from stream_svt.service.config import Config
 from stream_svt.settings.fields import Retry
 from stream_svt.wording import listed
@@ -66,6 +66,13 @@ def partitions_of(counts: Mapping[str, int], topic: str, operation: str = "READ"
     if not (count := counts.get(topic, 0)):
         raise BrokerError(unseen(topic, operation) + hint)
     return count
+
+
+async def read_partitions_of(
+    cluster: Cluster, topic: str, doing: str, operation: str = "READ", hint: str = ""
+) -> int:
+    """Read the number of partitions of a topic, as `partitions_of` does."""
+    return partitions_of(await partition_counts(cluster, doing), topic, operation, hint)
 
 
 async def read_topology(config: Config, cluster: Cluster) -> Topology:

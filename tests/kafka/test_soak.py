@@ -20,6 +20,8 @@ from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import BROKER, create_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+FEW = {"rate": 300, "scarce": 10}
+"""Queries a second that leave the processors to what restarts, and a limit that is used up with them."""
 
 
 def assert_sound(outcome: Outcome, count: int) -> None:
@@ -36,8 +38,8 @@ async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothi
     for directory in directories:
         directory.mkdir()
     killed, stopped = await asyncio.gather(
-        kills(broker, topics.name("kill"), directories[0], SHORT["kill"], 1),
-        zombies(broker, topics.name("zombie"), directories[1], SHORT["zombie"], 1),
+        kills(broker, topics.name("kill"), directories[0], SHORT["kill"], 1, **FEW),
+        zombies(broker, topics.name("zombie"), directories[1], SHORT["zombie"], 1, **FEW),
     )
     for outcome, count in (killed, SHORT["kill"]), (stopped, SHORT["zombie"]):
         assert_sound(outcome, count)
@@ -87,7 +89,7 @@ async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied
 
 
 async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(proxied_kafka, tmp_path) -> None:
-    outcome = await faults(proxied_kafka, "shop", tmp_path, SHORT["proxy"], 1)
+    outcome = await faults(proxied_kafka, "shop", tmp_path, SHORT["proxy"], 1, **FEW)
     assert_sound(outcome, SHORT["proxy"])
 
 

@@ -35,9 +35,11 @@ ROOM = 20_000
 """Bytes that a full disk still takes."""
 
 
-async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
+async def kills(
+    kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int, **more: int
+) -> Outcome:
     """Workers killed with SIGKILL at random moments; every fifth time one more joins and another leaves in order."""
-    stage = Stage.of(kafka, application, directory, seed=seed)
+    stage = Stage.of(kafka, application, directory, seed=seed, **more)
     chance, owning = stage.chance, 0
     async with stage.on():
         for number in range(count):
@@ -61,9 +63,11 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
     return stage.outcome
 
 
-async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
+async def zombies(
+    kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int, **more: int
+) -> Outcome:
     """Owners that stand still (SIGSTOP) until another took over, and go on (SIGCONT)."""
-    stage = Stage.of(kafka, application, directory, rate=OFTEN, seed=seed)
+    stage = Stage.of(kafka, application, directory, seed=seed, **{"rate": OFTEN} | more)
     chance = stage.chance
     async with stage.on():
         for number in range(count):
@@ -97,10 +101,14 @@ def strikes(chance: random.Random) -> Iterator[Strike]:
         yield Strike(api, fault, chance.uniform(0.2, LONGEST))
 
 
-async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
+async def faults(
+    kafka: ProxiedKafka, application: str, directory: Path, count: int, seed: int, **more: int
+) -> Outcome:
     """Requests and replies between worker and broker that get lost or come late, one after the other."""
     async with Proxy(kafka.front_port, kafka.behind_port).running() as proxy:
-        stage = Stage.of(kafka, application, directory, through=proxy.address, scarce=10, seed=seed)
+        stage = Stage.of(
+            kafka, application, directory, through=proxy.address, seed=seed, **{"scarce": 10} | more
+        )
         struck: list[str] = []
         async with stage.on(workers=1):
             for strike in itertools.islice(strikes(stage.chance), count):
