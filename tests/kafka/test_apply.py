@@ -62,6 +62,12 @@ def _more(scene: Scene) -> str:
 
 async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Path, stream_svt) -> None:
     """Workers know their brokers only; datasets, monitors and query topics come while they run."""
+
+    async def applies(*options: str) -> str:
+        ended = await stream_svt("apply", "--yes", "-c", file, *options)
+        assert ended.code == 0, ended
+        return ended.out
+
     services = []
     for known in (scene.write(), scene.write()):
         text = known.read_text()
@@ -79,25 +85,25 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     ended = await stream_svt("apply", "-c", file)  # nobody can answer
     assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
     assert (await stream_svt("config", "-c", file)).code == 1
-    assert "Version 1 of" in await asyncio.to_thread(applied, file)
+    assert "Version 1 of" in await applies()
     for service in services:
         await service.ready()
     await scene.send("a", HIGH)
-    await until(lambda: sum(one.offsets(scene.queries) for one in services) == 1)
+    await first.until(lambda: sum(one.offsets(scene.queries) for one in services) == 1)
 
     write(file, _more(scene))
     refused = await stream_svt("apply", "-c", file, "--dry-run")
     assert refused.code == 2
     assert f"topic '{scene.application}.others' does not exist" in refused.err
-    said = await asyncio.to_thread(applied, file, "--create-topics")
+    said = await applies("--create-topics")
     assert "~ monitor hot\n    threshold: 5000 -> 700" in said
     assert f"+ monitor other on topic {scene.application}.others" in said
     assert "+ dataset d: epsilon 4 each, for one basket" in said
     assert "Adopted by 2 of 2 shards." in said
     await scene.send("a", 2_000)
     await scene.send("d", HIGH, topic=f"{scene.application}.others")
-    await until(lambda: sum(one.offsets(scene.queries) for one in services) == 2)
-    await until(lambda: sum(one.offsets(f"{scene.application}.others") for one in services) == 1)
+    await first.until(lambda: sum(one.offsets(scene.queries) for one in services) == 2)
+    await first.until(lambda: sum(one.offsets(f"{scene.application}.others") for one in services) == 1)
     alerts = {(alert.dataset, alert.monitor, alert.threshold) for alert in await scene.alerts()}
     assert alerts == {("a", "hot", 5000), ("a", "hot", 700), ("d", "other", 5000)}
 
@@ -114,7 +120,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     assert (unasked.code, "dataset d would be retired permanently" in unasked.err) == (2, True)
     with pytest.raises(ConfigError, match="if that is intended, use 'stream-svt apply'"):
         await asyncio.to_thread(apply_file, file)
-    said = await asyncio.to_thread(applied, file, "--retire")
+    said = await applies("--retire")
     assert "- dataset d\n    permanently: no later version can declare the name again" in said
     write(file, _more(scene))
     again = await stream_svt("apply", "-c", file, "--yes")

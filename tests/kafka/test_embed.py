@@ -23,7 +23,7 @@ from stream_svt.service import hosting
 from stream_svt.service.config import load_config
 from tests.support.process import Process
 from tests.support.verifier import Certain, Terms, verify
-from tests.support.worker import HIGH, LOW, Scene, until
+from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
 SCENE = {"limit": 50}
@@ -51,7 +51,7 @@ async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_lea
     await service.ready()
     for dataset in "abc":
         await scene.send(dataset, HIGH, LOW)
-    await until(lambda: service.offsets() == 6)
+    await service.until(lambda: service.offsets() == 6)
     program = _program(example, scene, service.config)
     try:
         await program.until(lambda: program.said("ready with shards ["))

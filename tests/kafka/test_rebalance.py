@@ -36,7 +36,7 @@ async def fed(scene: Scene) -> AsyncIterator[None]:
         while True:
             for number in range(5):
                 await scene.send("abc"[number % 3], HIGH if number % 5 == 2 else LOW)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
     feeding = asyncio.create_task(feed())
     try:
