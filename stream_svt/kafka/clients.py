@@ -410,16 +410,6 @@ async def spans(cluster: Cluster, partitions: Sequence[TopicPartition], doing: s
         return await edges(reader, partitions, doing)
 
 
-async def all_sent(sent: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Wait for the responses to what was sent and return them; raise the first error once all have arrived."""
-    # aiokafka commits a transaction even if a record in it was refused.
-    results: list[Any] = await asyncio.gather(*sent, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
-
-
 async def read_partition(
     consumer: AIOKafkaConsumer, topic: str, partition: int, start: int | None, doing: str
 ) -> AsyncIterator[Sequence[Any]]:

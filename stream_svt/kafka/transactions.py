@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiokafka import TopicPartition, errors
@@ -19,7 +20,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from stream_svt.kafka.aiokafka_fixes import wait_for_topic
 
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 1 << 18
@@ -27,7 +28,9 @@ MAX_BATCH: Final = 1 << 18
 PAUSE: Final = 0.1
 """Seconds between two attempts of a request."""
 FIRST_PAUSE: Final = 0.001
-"""Seconds until a request is repeated while the former transaction ends; each further pause is longer by half."""
+"""Seconds between two transactions: brokers refuse a request that comes before the end markers are written.
+
+It is repeated after this pause, and then after ones that are longer by half each."""
 _SEQUENCES: Final = 1 << 31
 _ALL_REPLICAS: Final = -1
 _MOVED: Final = {errors.CoordinatorNotAvailableError, errors.NotCoordinatorError}
@@ -76,7 +79,7 @@ class TransactionalProducer:
         self._coordinator: int | None = None
         self._id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
-        self._unfinished = False
+        self._unfinished, self._ended = False, 0.0
 
     async def start(self) -> None:
         """Connect, fence earlier owners of the transactional id, and wait for the end of their transaction."""
@@ -109,7 +112,7 @@ class TransactionalProducer:
         # the next transaction begins under the same epoch, and the first request would end it midway.
         request = EndTxnRequest(self.transactional_id, self._id, self._epoch, commit)
         await self._coordinate(request, once=True)
-        self._unfinished = False
+        self._unfinished, self._ended = False, time.monotonic()
         return written
 
     async def begin(self, partitions: Iterable[TopicPartition]) -> None:
@@ -117,91 +120,87 @@ class TransactionalProducer:
         if self._unfinished:
             raise errors.IllegalOperation("the last transaction has not ended; discard the producer")
         self._unfinished = True
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
-        for topic in topics:
+        if (early := self._ended + FIRST_PAUSE - time.monotonic()) > 0:
+            await asyncio.sleep(early)
+        topics = _by_topic(partitions)
+        for topic, _ in topics:
             await wait_for_topic(self._client, topic)
-        content = list(topics.items())
         await self._coordinate(
-            AddPartitionsToTxnRequest(self.transactional_id, self._id, self._epoch, content)
+            AddPartitionsToTxnRequest(self.transactional_id, self._id, self._epoch, topics)
         )
 
     async def append(self, appends: Iterable[Append], timestamp_ms: int) -> dict[TopicPartition, Appended]:
         """Append records in the current transaction; return the newest record by partition."""
-        batches: dict[TopicPartition, deque[_Batch]] = defaultdict(deque)
+        batches: dict[TopicPartition, list[_Batch]] = defaultdict(list)
         for append in appends:
             batches[append.partition] += self._batches(append, timestamp_ms)
         written: dict[TopicPartition, Appended] = {}
-        while batches:  # brokers take one batch of a partition in a request
-            written |= await self._produce({partition: left[0] for partition, left in batches.items()})
-            for left in batches.values():
-                left.popleft()
-            batches = {partition: left for partition, left in batches.items() if left}
+        for number in range(
+            max(map(len, batches.values()), default=0)
+        ):  # a request takes one batch of each partition
+            written |= await self._produce(
+                {one: each[number] for one, each in batches.items() if number < len(each)}
+            )
         return written
 
-    def _batches(self, append: Append, timestamp_ms: int) -> Iterable[_Batch]:
-        headers, sequence = list(append.headers), self._sequences[append.partition]
-        builder, count = None, 0
+    def _batches(self, append: Append, timestamp_ms: int) -> Iterator[_Batch]:
+        headers, builder, count = list(append.headers), None, 0
         for key, value in append.records:
             if builder is None or builder.append(count, timestamp_ms, key, value, headers) is None:
                 if builder is not None:
-                    yield _Batch(builder.build(), count)
-                first = sequence % _SEQUENCES
-                builder = DefaultRecordBatchBuilder(2, 0, 1, self._id, self._epoch, first, MAX_BATCH)
+                    yield self._built(append.partition, builder, count)
+                builder, count = DefaultRecordBatchBuilder(2, 0, 1, -1, -1, 0, MAX_BATCH), 0
                 builder.append(0, timestamp_ms, key, value, headers)
-                count = 0
             count += 1
-            sequence += 1
-        self._sequences[append.partition] = sequence
         if builder is not None:
-            yield _Batch(builder.build(), count)
+            yield self._built(append.partition, builder, count)
+
+    def _built(self, partition: TopicPartition, builder: DefaultRecordBatchBuilder, count: int) -> _Batch:
+        sequence = self._sequences[partition]
+        builder.set_producer_state(self._id, self._epoch, sequence)
+        self._sequences[partition] = (sequence + count) % _SEQUENCES
+        return _Batch(builder.build(), count)
 
     async def _produce(self, batches: Mapping[TopicPartition, _Batch]) -> dict[TopicPartition, Appended]:
         """Write batches, again until each is written: brokers drop duplicates by their sequence numbers."""
         written: dict[TopicPartition, Appended] = {}
         while True:
             by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
-            for partition in batches.keys() - written.keys():
-                by_leader[self._client.cluster.leader_for_partition(partition)].append(partition)
-            requests = [
-                self._produce_to(leader, {partition: batches[partition] for partition in partitions})
-                for leader, partitions in by_leader.items()
-            ]
-            for answer in await _all_of(requests):
+            for partition in batches:
+                if partition not in written:
+                    by_leader[self._client.cluster.leader_for_partition(partition)].append(partition)
+            for answer in await all_sent([self._produce_to(*each, batches) for each in by_leader.items()]):
                 written |= answer
-            if written.keys() == batches.keys():
+            if len(written) == len(batches):
                 return written
             await self._refresh()
 
     async def _produce_to(
-        self, leader: int | None, batches: Mapping[TopicPartition, _Batch]
+        self,
+        leader: int | None,
+        partitions: Sequence[TopicPartition],
+        batches: Mapping[TopicPartition, _Batch],
     ) -> dict[TopicPartition, Appended]:
-        """Write batches to a leader; return what was written of them."""
-        topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for (topic, number), batch in batches.items():
-            topics[topic].append((number, batch.content))
-        request = ProduceRequest(self.transactional_id, _ALL_REPLICAS, self._request_ms, list(topics.items()))
+        """Write a leader's batches; return what was written of them."""
         if leader is None or leader < 0:
             return {}
+        content = _by_topic((topic, (number, batches[topic, number].content)) for topic, number in partitions)
+        request = ProduceRequest(self.transactional_id, _ALL_REPLICAS, self._request_ms, content)
+        written: dict[TopicPartition, Appended] = {}
         try:
             response = await self._client.send(leader, request)
         except errors.KafkaError as error:
             _require_retriable(error)
-            return {}
-        return self._written(response, batches)
-
-    @staticmethod
-    def _written(response: Any, batches: Mapping[TopicPartition, _Batch]) -> dict[TopicPartition, Appended]:  # noqa: ANN401
-        written: dict[TopicPartition, Appended] = {}
-        for topic, partitions in response.topics:
-            for number, code, offset, time_ms, *_ in partitions:
-                partition = TopicPartition(topic, number)
+            return written
+        for topic, answers in response.topics:
+            for number, code, offset, time_ms, *_ in answers:
                 if code:
                     _require_retriable(errors.for_code(code)(topic))
                 else:
-                    newest = offset + batches[partition].records - 1
-                    written[partition] = Appended(newest, None if time_ms == -1 else time_ms)
+                    newest = offset + batches[topic, number].records - 1
+                    written[TopicPartition(topic, number)] = Appended(
+                        newest, None if time_ms == -1 else time_ms
+                    )
         return written
 
     async def _coordinate(self, request: Any, *, once: bool = False) -> Any:  # noqa: ANN401
@@ -234,16 +233,9 @@ class TransactionalProducer:
         else:
             codes = [(code, topic) for topic, partitions in topics for _, code in partitions]
         refusals = {errors.for_code(code) for code, _ in codes if code}
-        final = refusals - _LATER - {errors.OperationNotAttempted}
-        if errors.TopicAuthorizationFailedError in final:
-            denied = errors.TopicAuthorizationFailedError.errno
-            raise errors.TopicAuthorizationFailedError({topic for code, topic in codes if code == denied})
-        for refusal in final:
-            raise (
-                errors.ProducerFenced
-                if refusal is errors.InvalidProducerEpoch
-                else refusal(self.transactional_id)
-            )
+        for refusal in refusals - _LATER - {errors.OperationNotAttempted}:
+            denied = {topic for code, topic in codes if code == errors.TopicAuthorizationFailedError.errno}
+            raise _meant(refusal(denied or self.transactional_id))
         return refusals
 
     async def _find_coordinator(self) -> int:
@@ -264,19 +256,30 @@ class TransactionalProducer:
         await asyncio.sleep(PAUSE)
 
 
-async def _all_of(requests: Sequence[Coroutine[Any, Any, _Answer]]) -> Sequence[_Answer]:
-    """Return all answers; raise the first error once all have ended. A single one needs no task."""
-    if len(requests) == 1:
-        return [await requests[0]]
-    answers = await asyncio.gather(*requests, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return cast("list[_Answer]", answers)
+async def all_sent(sent: Sequence[Awaitable[_T]]) -> list[_T]:
+    """Return the responses to what was sent; raise the first error once all have arrived."""
+    if len(sent) == 1:
+        return [await sent[0]]  # without a task
+    results = await asyncio.gather(*sent, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[_T]", results)
+
+
+def _by_topic(content: Iterable[tuple[str, _T]]) -> list[tuple[str, list[_T]]]:
+    topics: dict[str, list[_T]] = defaultdict(list)
+    for topic, one in content:
+        topics[topic].append(one)
+    return list(topics.items())
+
+
+def _meant(error: errors.KafkaError) -> errors.KafkaError:
+    return errors.ProducerFenced() if isinstance(error, errors.InvalidProducerEpoch) else error
 
 
 def _require_retriable(error: errors.KafkaError) -> None:
     """Raise an error that another attempt would meet again; log others: the deadline may end the next attempt."""
     if not error.retriable:
-        raise errors.ProducerFenced if isinstance(error, errors.InvalidProducerEpoch) else error
+        raise _meant(error)
     log.warning("event=request_repeated error=%r", error)

@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
+from stream_svt.kafka.transactions import all_sent
 from stream_svt.protocol.records import OneRecord
 from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
@@ -199,7 +200,7 @@ async def _acknowledged(
                 home = config.homes.of(query.key or b"")
                 sent.append(await producer.send(topic, query.value, key=query.key, partition=home))
                 progress.last_sent = query.offset
-            await kafka.all_sent(sent)
+            await all_sent(sent)
     finally:
         progress.acknowledged += sum(map(_arrived, sent))
         missing = [query.offset for query, one in zip(queries, sent, strict=False) if not _arrived(one)]
