@@ -35,7 +35,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.group import user_data
 from stream_svt.service.homes import Homes
 from stream_svt.service.parser import spec_of
-from stream_svt.service.ports import context_of, verifier_of
+from stream_svt.service.ports import FETCH_WAIT_MS, context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen
 from stream_svt.service.workload import AppliedWorkload
@@ -120,7 +120,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
     if topic not in await kafka.partition_counts(cluster, doing):
         message = f"{unseen(topic, 'READ')}; 'stream-svt apply -c FILE --create-topics' creates it"
         raise ConfigError([Problem(0, "topics.config", message)])
-    async with kafka.started(cluster.reader(), doing) as reader:
+    async with kafka.started(cluster.reader(fetch_wait_ms=FETCH_WAIT_MS), doing) as reader:
         async with kafka.deadline(kafka.CALL_DEADLINE, doing):
             reader.assign([partition])
             await reader.seek_to_beginning(partition)
