@@ -67,7 +67,7 @@ class TransactionalProducer:
     An error leaves the outcome of a transaction unknown: discard the producer. The start of the next one with the same
     id fences it, and waits until the brokers have ended its transaction.
 
-    Requests are repeated while brokers are unreachable or move a partition: the caller sets a deadline.
+    Requests are repeated while brokers cannot be reached or move a partition: the caller sets a deadline.
     """
 
     def __init__(
@@ -104,14 +104,11 @@ class TransactionalProducer:
         Partitions that are ``joined`` get an end marker, and their permissions are checked.
 
         Raises:
-            KafkaError: The brokers refused; or a response to the request to commit was lost.
+            KafkaError: The brokers refused, or a response was lost.
         """
         await self.begin({append.partition for append in appends}.union(joined))
         written = await self.append(appends, timestamp_ms)
-        # Not repeated if the response is lost: the first request may still arrive. After the response to the second,
-        # the next transaction begins under the same epoch, and the first request would end it midway.
-        request = EndTxnRequest(self.transactional_id, self._id, self._epoch, commit)
-        await self._coordinate(request, once=True)
+        await self._coordinate(EndTxnRequest(self.transactional_id, self._id, self._epoch, commit))
         self._unfinished, self._ended = False, time.monotonic()
         return written
 
@@ -135,12 +132,10 @@ class TransactionalProducer:
         for append in appends:
             batches[append.partition] += self._batches(append, timestamp_ms)
         written: dict[TopicPartition, Appended] = {}
-        for number in range(
+        for at in range(
             max(map(len, batches.values()), default=0)
-        ):  # a request takes one batch of each partition
-            written |= await self._produce(
-                {one: each[number] for one, each in batches.items() if number < len(each)}
-            )
+        ):  # one batch of each partition in a request
+            written |= await self._produce({one: each[at] for one, each in batches.items() if at < len(each)})
         return written
 
     def _batches(self, append: Append, timestamp_ms: int) -> Iterator[_Batch]:
@@ -203,16 +198,18 @@ class TransactionalProducer:
                     )
         return written
 
-    async def _coordinate(self, request: Any, *, once: bool = False) -> Any:  # noqa: ANN401
-        """Send a request to the coordinator until it is carried out; raise where the response is lost, if ``once``."""
+    async def _coordinate(self, request: Any) -> Any:  # noqa: ANN401
+        """Send a request to the coordinator until it is carried out; raise where the response is lost.
+
+        Such a request may still arrive. If it were repeated, the next transaction would begin under the same epoch, and
+        the first request would end it midway, or add a partition to it.
+        """
         pause = FIRST_PAUSE
         while True:
             node = await self._find_coordinator()
             try:
                 response = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
-            except errors.KafkaError as error:
-                if once and not isinstance(error, errors.NodeNotReadyError):
-                    raise
+            except errors.NodeNotReadyError as error:  # not sent
                 _require_retriable(error)
                 self._coordinator = None
                 await asyncio.sleep(PAUSE)

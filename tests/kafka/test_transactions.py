@@ -183,7 +183,6 @@ MOVING = {
     [
         *(pytest.param(name, fault, id=f"{name}: {why}") for name in STARTS for why, fault in BUSY.items()),
         *(pytest.param("Produce", fault, id=f"Produce: {why}") for why, fault in MOVING.items()),
-        *(pytest.param(name, LOST, id=f"{name}: the response is lost") for name in STARTS[:2]),
         pytest.param(
             "AddPartitionsToTxn", errors.UnknownTopicOrPartitionError, id="AddPartitionsToTxn: not known yet"
         ),
@@ -201,17 +200,18 @@ async def test_a_request_that_may_succeed_later_is_repeated(request_: str, fault
     assert_written(brokers, 2)
 
 
+@pytest.mark.parametrize("name", ["AddPartitionsToTxn", "EndTxn"])
 @pytest.mark.parametrize("fault", [LOST, errors.KafkaConnectionError("closed")], ids=["late", "broken"])
-async def test_a_commit_without_a_response_is_not_sent_again(fault: Exception) -> None:
-    brokers = Brokers(("EndTxn", fault))
+async def test_a_request_that_may_still_arrive_is_not_sent_again(name: str, fault: Exception) -> None:
+    """It would begin or end another transaction of this producer, whose epoch is the same."""
+    brokers = Brokers((name, fault))
     producer = await producer_of(brokers)
     with pytest.raises(type(fault)):
         await producer.transact(APPENDS, 9)
-    assert brokers.requests.count(("EndTxn", 2)) == 1
-    for begin in (producer.transact(APPENDS, 9), producer.begin([STATE])):
+    for again in (producer.transact(APPENDS, 9), producer.begin([STATE])):
         with pytest.raises(errors.IllegalOperation, match="discard"):
-            await begin
-    assert brokers.requests.count(("EndTxn", 2)) == 1
+            await again
+    assert brokers.requests.count((name, 2)) == 1
 
 
 FINAL = {
@@ -322,3 +322,26 @@ async def test_batches_of_a_partition_follow_one_another_and_sequence_numbers_be
     large = [(b"large", bytes(5_000))]
     await producer.transact([Append(STATE, large)], 9)
     assert brokers.records[STATE] == [*records * 2, *large]
+
+
+async def test_a_transaction_waits_for_the_end_of_the_one_before_and_longer_each_time(monkeypatch) -> None:
+    brokers, pauses = Brokers(), list[float]()
+    producer = await producer_of(brokers)
+    sleep = asyncio.sleep
+
+    async def record(seconds: float) -> None:
+        if seconds:
+            pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(transactions, "FIRST_PAUSE", 40.0)
+    monkeypatch.setattr(transactions, "PAUSE", 100.0)
+    monkeypatch.setattr(asyncio, "sleep", record)
+    await producer.transact(APPENDS, 9)
+    assert pauses == []
+    brokers.faults = [("AddPartitionsToTxn", errors.ConcurrentTransactions)] * 4
+    await producer.transact(APPENDS, 9)
+    early, *repeated = pauses
+    assert 0 < early <= 40
+    assert repeated == [40, 60, 90, 100]
+    assert_written(brokers, 2)
