@@ -53,8 +53,8 @@ def proxied_kafka() -> Iterator[ProxiedKafka]:
         yield kafka
 
 
-async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied_kafka) -> None:
-    """An EndTxn without an answer is not sent again: the first one would meet what came after the second."""
+async def test_a_request_that_comes_late_neither_ends_nor_joins_another_transaction(proxied_kafka) -> None:
+    """One without an answer is not sent again: the first would meet what came after the second."""
     names = TopicsConfig(state="state", alerts="alerts", rejects="rejects")
 
     def transaction(key: bytes) -> Transaction:
@@ -83,6 +83,15 @@ async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied
             await strike.done.wait()
             await heir.fence()
             assert set(await heir.read_state()) == {b"first"}
+            await log.fence()
+            strike = Strike(Api.ADD_PARTITIONS_TO_TXN, Fault.REQUEST_ASTRAY, 0.5)
+            proxy.arm(strike)
+            with pytest.raises(BrokerUnavailable):
+                await log.transact(Transaction([], [], {b"third": b"content"}, claim=True))
+            await log.fence()
+            await strike.done.wait()
+            await log.transact(transaction(b"fourth"))
+            assert (await log.read_alerts(None, print)) == (0, 0)  # not even a marker
         finally:
             await log.close()
             await heir.close()

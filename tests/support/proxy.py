@@ -20,6 +20,7 @@ class Api(IntEnum):
     """What a request wants."""
 
     PRODUCE = 0
+    ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
 
 
