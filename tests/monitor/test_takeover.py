@@ -27,7 +27,7 @@ from tests.support.monitor_forms import (
     stream,
 )
 
-HISTORIES = 40
+HISTORIES = 28
 TURNS = 25
 BOUNDS = (
     Bounds(),

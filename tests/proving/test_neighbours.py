@@ -25,7 +25,7 @@ from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
 
-CONFIGURATIONS = 30
+CONFIGURATIONS = 20
 CASES = 2
 MAX_CASES = 150
 """Number of cases within which a mutant must be detected."""
