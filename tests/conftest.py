@@ -8,9 +8,10 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from stream_svt.service.embedded import EmbeddedKafka
@@ -28,6 +29,13 @@ sys.modules.setdefault("rfc3987_syntax", None)
 
 _OWN_BROKERS = ("secure_broker", "lax_broker")
 """Fixtures of brokers that a process starts for its tests."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for examples in the package alone, not in the modules of tests."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

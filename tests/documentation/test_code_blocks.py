@@ -17,6 +17,7 @@ PAGE = Path("docs/operations.md")
 PROGRAMS = [
     block
     for page in PAGES
+    if "```python" in (ROOT / page).read_text(encoding="utf-8")
     for block in blocks(page)
     if block.kind == "python" and not re.search("127.0.0.1|asyncio", block.text)
 ]
