@@ -24,6 +24,8 @@ COMMANDS_AT_ONCE = 50
 REPORTED = 100
 """Reports of refused commands and replies to repeated ones in a burst, refilled by one each second; further ones are
 only counted."""
+FEW = 2000
+"""Records, and queries of a batch, up to which a shard goes on in the same turn: a few milliseconds."""
 READ_AHEAD = 2
 """How far past a commit records may be stepped, in multiples of `max_records`: the most that a takeover replays."""
 
@@ -81,9 +83,13 @@ class Committer:
             else:
                 await self.yield_turn()
 
-    async def commit(self) -> None:
-        """Commit what the engine holds; then publish until the rest fits into the next transaction."""
-        await self.yield_turn()
+    async def commit(self, *, at_once: bool = False) -> None:
+        """Commit what the engine holds; then publish until the rest fits into the next transaction.
+
+        With ``at_once`` little work precedes, and the first request is sent in the same turn.
+        """
+        if not at_once:
+            await self.yield_turn()
         await self._tick()
         began = self.clock.now()
         commit = self.engine.take_commit()

@@ -29,7 +29,7 @@ from stream_svt.monitor.takeover import (
     retire,
     retired_datasets,
 )
-from stream_svt.protocol.committer import Committer
+from stream_svt.protocol.committer import FEW, Committer
 from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder, Stopped
 from stream_svt.protocol.records import Record, Records
@@ -48,8 +48,6 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
-FEW = 2000
-"""Records, and queries of a batch, up to which a shard goes on in the same turn: a few milliseconds."""
 MANY = 10_000
 """Queries of a batch beyond which it is one of many."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
@@ -347,7 +345,7 @@ class ShardSession(Committer):
                 self.uncommitted += count  # some of these are not stepped yet
         if self.policy.cadence is None and step.urgent and not self._is_behind(batch):
             with self.clock.ahead():
-                await self.commit()
+                await self.commit(at_once=self.uncommitted <= FEW)
                 await self.publish_all()
         elif commits or (self.policy.cadence is None and step.urgent):
             await self.commit()
