@@ -99,6 +99,32 @@ def test_an_alert_is_published_before_the_next_fetch_unless_the_shard_is_behind(
     assert found[-1] == 1
 
 
+@pytest.mark.parametrize(("few", "rests"), [(2000, False), (0, True)])
+def test_an_alert_of_few_queries_is_committed_in_the_turn_in_which_they_were_tested(
+    monkeypatch, few: int, rests: bool
+) -> None:
+    monkeypatch.setattr(session_module, "FEW", few)
+    model = Model(declared(f"{{name: hot, {COMMON}}}"))
+    model.send(1, "a")
+    urgent, rested = list[bool](), list[bool]()
+
+    @contextlib.contextmanager
+    def ahead() -> Iterator[None]:
+        urgent.append(True)
+        yield
+        urgent.pop()
+
+    async def rest(seconds: float) -> None:
+        rested.append(bool(urgent))
+        await _rest(seconds)
+
+    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=rest, ahead=ahead)
+    finish(lived(model.session(clock=clock)))
+    model.broker.settle()
+    assert len(model.told(EventType.ALERT)) == 1
+    assert any(rested) is rests
+
+
 @pytest.mark.parametrize(
     ("where", "sliced"),
     [(session_module, "load_in_slices"), (session_module, "change_spec_in_slices")],
