@@ -355,8 +355,8 @@ class Accounts:
 
     def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
         """Return the account of a dataset and the state of a monitor in it, to change."""
-        account = self.account(number)
-        run_state = account.run_state(monitor)
+        account = self.changed.get(number) or self.account(number)
+        run_state = account.run_states.get(monitor) or account.run_state(monitor)
         figures = self.before[number].figures
         if monitor not in figures:
             figures[monitor] = run_state.figures

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -26,6 +26,8 @@ SLACK = 2 * RECORD_BYTES
 _DELETED = 100
 """Maximum number of records that one save deletes."""
 _NUMBER_BYTES, _GROUP_BYTES, _NUMBERS_AT_ONCE = 9, 50, 5_000
+_LINES_AT_ONCE = 10_000
+"""Most bytes of entries that are written together, into one record."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -146,8 +148,11 @@ class QueueJournal:
         for queue in self.changed:
             for start in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
                 self._write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
-            for name, line in queue.unsaved.items():
-                self._write(queue, queue.entries[name], line)
+            lines = list(queue.unsaved.values())
+            entries = list(map(queue.entries.__getitem__, queue.unsaved))
+            at_once = len(lines) if sum(map(len, lines)) <= _LINES_AT_ONCE else 1
+            for start in range(0, len(lines), at_once or 1):
+                self._write(queue, entries[start : start + at_once], lines[start : start + at_once])
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
         deleted = list(self._compact(first))
@@ -174,16 +179,20 @@ class QueueJournal:
                     self._write(queue)
             for queue, entry in oldest.entries:
                 if queue.entries.get(entry.name) is entry:
-                    self._write(queue, entry, _ENCODER.encode(entry))
+                    self._write(queue, [entry], [_ENCODER.encode(entry)])
             del self._records[number]
             self.size -= oldest.size
             yield record_key(number)
 
     def _write(
-        self, queue: Queue[Any], entry: Entry | None = None, line: bytes = b"", gone: Sequence[int] = ()
+        self,
+        queue: Queue[Any],
+        entries: Sequence[Entry] = (),
+        lines: Sequence[bytes] = (),
+        gone: Sequence[int] = (),
     ) -> None:
-        """Write an encoded entry of a queue, or numbers of removed entries, and always the queue's counts."""
-        size = len(line) + _NUMBER_BYTES * len(gone)
+        """Write entries of a queue, encoded as lines, or numbers of removed ones, and always the queue's counts."""
+        size = sum(map(len, lines)) + _NUMBER_BYTES * len(gone)
         if self._open.size + size > RECORD_BYTES:
             self._end_record()
         group, stored = self._groups.get(queue), self._open
@@ -192,11 +201,9 @@ class QueueJournal:
             size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
             stored.queues.append(queue)
             queue.newest_record = -1 if queue.dropped else self._next
-        if gone:
-            group[0].extend(gone)
-        if entry is not None:
-            group[1].append(msgspec.Raw(line))
-            stored.entries.append((queue, entry))
+        group[0].extend(gone)
+        group[1].extend(map(msgspec.Raw, lines))
+        stored.entries.extend(zip(repeat(queue), entries, strict=False))
         stored.size += size
         self._written_bytes += size
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil, exp, expm1, floor, sqrt
-from typing import Literal
+from typing import Literal, Self
 
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 
@@ -22,23 +22,20 @@ RHO_UNITS = 10**12
 
 
 class Kind(StrEnum):
-    """The privacy measure of a ledger."""
+    """The privacy measure of a ledger: ``units`` in a loss of 1, and ``measure``, the name of the loss."""
 
-    PURE = "pure"
-    ZCDP = "zcdp"
+    PURE = "pure", EPSILON_UNITS, "epsilon"
+    ZCDP = "zcdp", RHO_UNITS, "rho"
 
-    @property
-    def units(self) -> int:
-        """Units in a loss of 1."""
-        return EPSILON_UNITS if self is _PURE else RHO_UNITS
+    units: int
+    measure: Literal["epsilon", "rho"]
 
-    @property
-    def measure(self) -> Literal["epsilon", "rho"]:
-        """Name of the loss: "epsilon" or "rho"."""
-        return "epsilon" if self is _PURE else "rho"
+    def __new__(cls, value: str, units: int, measure: Literal["epsilon", "rho"]) -> Self:
+        """Return a member with its attributes, which are read for every alert."""
+        member = str.__new__(cls, value)
+        member._value_, member.units, member.measure = value, units, measure
+        return member
 
-
-_PURE = Kind.PURE  # a constant for hot paths, since the lookup of an enumeration member is slow
 
 KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
 """Kinds by the name of their measure."""
