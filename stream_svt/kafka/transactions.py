@@ -41,7 +41,7 @@ _LATER: Final = _MOVED | {
 }
 
 
-class Append(NamedTuple):
+class NewRecords(NamedTuple):
     """Keys and values, at least one, for the end of a partition; a value of None is a tombstone."""
 
     partition: TopicPartition
@@ -56,7 +56,7 @@ class Appended(NamedTuple):
     time_ms: int | None
 
 
-class _Batch(NamedTuple):
+class _Encoded(NamedTuple):
     content: bytes
     records: int
 
@@ -93,7 +93,7 @@ class TransactionalProducer:
 
     async def transact(
         self,
-        appends: Sequence[Append],
+        appends: Sequence[NewRecords],
         timestamp_ms: int,
         joined: Iterable[TopicPartition] = (),
         *,
@@ -126,9 +126,11 @@ class TransactionalProducer:
             AddPartitionsToTxnRequest(self.transactional_id, self._id, self._epoch, topics)
         )
 
-    async def append(self, appends: Iterable[Append], timestamp_ms: int) -> dict[TopicPartition, Appended]:
+    async def append(
+        self, appends: Iterable[NewRecords], timestamp_ms: int
+    ) -> dict[TopicPartition, Appended]:
         """Append records in the current transaction; return the newest record by partition."""
-        batches: dict[TopicPartition, list[_Batch]] = defaultdict(list)
+        batches: dict[TopicPartition, list[_Encoded]] = defaultdict(list)
         for append in appends:
             batches[append.partition] += self._batches(append, timestamp_ms)
         written: dict[TopicPartition, Appended] = {}
@@ -138,7 +140,7 @@ class TransactionalProducer:
             written |= await self._produce({one: each[at] for one, each in batches.items() if at < len(each)})
         return written
 
-    def _batches(self, append: Append, timestamp_ms: int) -> Iterator[_Batch]:
+    def _batches(self, append: NewRecords, timestamp_ms: int) -> Iterator[_Encoded]:
         headers, builder, count = list(append.headers), None, 0
         for key, value in append.records:
             if builder is None or builder.append(count, timestamp_ms, key, value, headers) is None:
@@ -150,13 +152,13 @@ class TransactionalProducer:
         if builder is not None:
             yield self._built(append.partition, builder, count)
 
-    def _built(self, partition: TopicPartition, builder: DefaultRecordBatchBuilder, count: int) -> _Batch:
+    def _built(self, partition: TopicPartition, builder: DefaultRecordBatchBuilder, count: int) -> _Encoded:
         sequence = self._sequences[partition]
         builder.set_producer_state(self._id, self._epoch, sequence)
         self._sequences[partition] = (sequence + count) % _SEQUENCES
-        return _Batch(builder.build(), count)
+        return _Encoded(builder.build(), count)
 
-    async def _produce(self, batches: Mapping[TopicPartition, _Batch]) -> dict[TopicPartition, Appended]:
+    async def _produce(self, batches: Mapping[TopicPartition, _Encoded]) -> dict[TopicPartition, Appended]:
         """Write batches, again until each is written: brokers drop duplicates by their sequence numbers."""
         written: dict[TopicPartition, Appended] = {}
         while True:
@@ -174,7 +176,7 @@ class TransactionalProducer:
         self,
         leader: int | None,
         partitions: Sequence[TopicPartition],
-        batches: Mapping[TopicPartition, _Batch],
+        batches: Mapping[TopicPartition, _Encoded],
     ) -> dict[TopicPartition, Appended]:
         """Write a leader's batches; return what was written of them."""
         if leader is None or leader < 0:

@@ -27,7 +27,7 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster, Denied, LoginRefused
-from stream_svt.kafka.transactions import Append
+from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
@@ -270,10 +270,10 @@ async def publish(
                 newest_now = "no version" if current is None else f"version {current.number}"
                 raise Overtaken(f"another run applied a configuration: {newest_now} is there now")
             version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
-            place, appends = TopicPartition(topic, PARTITION), list[Append]()
+            place, appends = TopicPartition(topic, PARTITION), list[NewRecords]()
             for name, value in records(version, before):
                 headers = [key.header(context, value)] if key and value and name == CURRENT else []
-                appends.append(Append(place, [(name, value)], headers))
+                appends.append(NewRecords(place, [(name, value)], headers))
             async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
                 await producer.transact(appends, int(time.time() * 1000))
     except kafka.Fenced:

@@ -31,7 +31,7 @@ from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.batches import Unread
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
-from stream_svt.kafka.transactions import Append, Appended
+from stream_svt.kafka.transactions import Appended, NewRecords
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
@@ -144,11 +144,11 @@ class ShardLog:
         topics, now_ms = self.topics, int(time.time() * 1000)
         alerts, state = (TopicPartition(topic, self.shard) for topic in (topics.alerts, topics.state))
         rejects = TopicPartition(topics.rejects, self.shard)
-        appends = [Append(state, transaction.records.items())]
+        appends = [NewRecords(state, transaction.records.items())]
         if transaction.alerts:
-            appends.append(Append(alerts, transaction.alerts, ALERT_HEADERS))
+            appends.append(NewRecords(alerts, transaction.alerts, ALERT_HEADERS))
         if transaction.rejects:
-            appends.append(Append(rejects, map(self._encoded, transaction.rejects)))
+            appends.append(NewRecords(rejects, map(self._encoded, transaction.rejects)))
         written = await self._transact(appends, now_ms, [alerts, rejects] if transaction.claim else [])
         newest = written[alerts].offset if transaction.alerts else None
         if (time_ms := written[state].time_ms) is None:
@@ -158,7 +158,7 @@ class ShardLog:
         return Written(newest, time_ms)
 
     async def _transact(
-        self, appends: Sequence[Append], now_ms: int, joined: Sequence[TopicPartition]
+        self, appends: Sequence[NewRecords], now_ms: int, joined: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, Appended]:
         async with kafka.deadline(self.cluster.commit_deadline, f"shard {self.shard}: transaction", "WRITE"):
             written: Mapping[TopicPartition, Appended] = await self._producer.transact(

@@ -21,7 +21,7 @@ from aiokafka import TopicPartition
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import CALL_DEADLINE, Fenced, deadline, started
-from stream_svt.kafka.transactions import Append
+from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import other_homes
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
@@ -423,7 +423,7 @@ async def _broker_time(parts: WorkerParts) -> float | None:
             deadline(CALL_DEADLINE, doing, "WRITE"),
         ):
             place = TopicPartition(parts.config.topics.rejects, 0)
-            record = Append(place, [(b"clock", b"")])
+            record = NewRecords(place, [(b"clock", b"")])
             sent = (await producer.transact([record], int(time.time() * 1000), commit=False))[place]
     except Fenced:  # another worker runs the same test
         return None

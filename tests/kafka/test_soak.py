@@ -9,7 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster
-from stream_svt.kafka.transactions import Append
+from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.ports import Transaction
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.sections import TopicsConfig
@@ -78,7 +78,7 @@ async def test_a_request_that_comes_late_neither_ends_nor_joins_another_transact
             await log.fence()
             state = TopicPartition("state", 0)
             await log._producer.begin([state])
-            await log._producer.append([Append(state, [(b"half", b"content")])], 0)
+            await log._producer.append([NewRecords(state, [(b"half", b"content")])], 0)
             assert not strike.done.is_set()
             await strike.done.wait()
             await heir.fence()

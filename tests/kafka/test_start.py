@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import Cluster, spans, stop_quietly
-from stream_svt.kafka.transactions import Append
+from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import CONTENT_TYPE
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.records import Record
@@ -77,7 +77,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(lax_broker, monkeypa
     producer = cluster.producer("wanted-0")
     await producer.start()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(producer.transact([Append(partition, [(b"k", b"x")])], 0), 1.0)
+        await asyncio.wait_for(producer.transact([NewRecords(partition, [(b"k", b"x")])], 0), 1.0)
     await stop_quietly(producer)
 
     async with AIOKafkaProducer(bootstrap_servers=lax_broker.bootstrap_servers) as of_a_program:

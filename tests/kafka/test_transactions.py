@@ -17,15 +17,15 @@ from aiokafka.protocol.transaction import (
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from stream_svt.kafka import transactions
-from stream_svt.kafka.transactions import Append, Appended, TransactionalProducer
+from stream_svt.kafka.transactions import Appended, NewRecords, TransactionalProducer
 
 STATE, ALERTS = TopicPartition("state", 3), TopicPartition("alerts", 3)
 LOST = errors.RequestTimedOutError()
 """The response is lost, and the request was carried out."""
 STARTS = ["InitProducerId", "AddPartitionsToTxn", "EndTxn"]
 APPENDS = [
-    Append(STATE, [(b"meta", b"1"), (b"gone", None)]),
-    Append(ALERTS, [(b"a", b"x")], [("kind", b"top")]),
+    NewRecords(STATE, [(b"meta", b"1"), (b"gone", None)]),
+    NewRecords(ALERTS, [(b"a", b"x")], [("kind", b"top")]),
 ]
 
 
@@ -316,11 +316,13 @@ async def test_batches_of_a_partition_follow_one_another_and_sequence_numbers_be
     producer._sequences[STATE] = (1 << 31) - 5
     records: list[tuple[bytes, bytes | None]] = [(b"%d" % number, bytes(500)) for number in range(12)]
     for round_ in range(1, 3):
-        appended = await producer.transact([Append(STATE, records[:7]), Append(STATE, records[7:])], 9)
+        appended = await producer.transact(
+            [NewRecords(STATE, records[:7]), NewRecords(STATE, records[7:])], 9
+        )
         assert appended == {STATE: Appended(12 * round_ - 1, None)}
     assert brokers.records[STATE] == records * 2
     large = [(b"large", bytes(5_000))]
-    await producer.transact([Append(STATE, large)], 9)
+    await producer.transact([NewRecords(STATE, large)], 9)
     assert brokers.records[STATE] == [*records * 2, *large]
 
 
