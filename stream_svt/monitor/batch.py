@@ -150,11 +150,6 @@ class Grid:
         steps = math.ceil(number / self.granularity)
         return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
 
-    def real(self, *steps: int) -> list[float]:
-        """Return numbers of steps in real units, for reports."""
-        numerator, denominator = self.granularity.as_integer_ratio()
-        return [each * numerator / denominator for each in steps]  # rounded once, as a Fraction is
-
 
 @dataclass(slots=True, repr=False)
 class View:

@@ -146,13 +146,16 @@ class QueueJournal:
         """Return the records with the changes since the last save, by key; None deletes a record."""
         first, self._written_bytes = self._next, 0
         for queue in self.changed:
-            for start in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
+            for start in range(_NUMBERS_AT_ONCE, len(queue.gone), _NUMBERS_AT_ONCE):
                 self._write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
-            lines = list(queue.unsaved.values())
+            lines, gone = list(queue.unsaved.values()), queue.gone[:_NUMBERS_AT_ONCE]
             entries = list(map(queue.entries.__getitem__, queue.unsaved))
-            at_once = len(lines) if sum(map(len, lines)) <= _LINES_AT_ONCE else 1
-            for start in range(0, len(lines), at_once or 1):
-                self._write(queue, entries[start : start + at_once], lines[start : start + at_once])
+            if sum(map(len, lines)) <= _LINES_AT_ONCE:
+                self._write(queue, entries, lines, gone)
+            else:
+                self._write(queue, gone=gone)
+                for entry, line in zip(entries, lines, strict=True):
+                    self._write(queue, [entry], [line])
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
         deleted = list(self._compact(first))

@@ -44,14 +44,14 @@ Q = TypeVar("Q", bound=Queue[Any])
 
 @dataclass(frozen=True, slots=True)
 class AlertTerms:
-    """What all alerts of one branch have in common."""
+    """What all alerts of one branch have in common; ``granularity`` is a numerator and a denominator."""
 
     branch: Branch
     bounds: GapBounds
     threshold_noise: NoiseLaw
     query_noise: NoiseLaw
     beta: float
-    granularity: float
+    granularity: tuple[int, int]
 
     @classmethod
     def of(cls, spec: MonitorSpec, mechanism: SparseVector, number: int) -> AlertTerms:
@@ -59,7 +59,8 @@ class AlertTerms:
         laws = query, threshold = mechanism.branch_laws[number], mechanism.threshold_law
         scales = [NoiseLaw(law.noise.value, float(spec.granularity / law.rate)) for law in laws]
         bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
-        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), float(spec.granularity))
+        granularity = spec.granularity.as_integer_ratio()
+        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,22 +364,22 @@ class Runs:
         correction = branch.correction(crossing.attempt)
         bar = crossing.threshold + correction
         bound = bounds.lower_bound(bar, gap)
-        reals = plan.grid.real(crossing.threshold, correction, gap, bound or 0)
+        step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
         return Alert(
             dataset=account.name,
             monitor=self.name,
             series=crossing.series,
             query_id=crossing.query_id,
             position=Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
-            threshold=reals[0],
-            correction=reals[1],
-            gap=reals[2],
+            threshold=crossing.threshold * step / parts,
+            correction=correction * step / parts,
+            gap=gap * step / parts,
             branch=branch.name,
             attempt=crossing.attempt + 1,
             threshold_noise=terms.threshold_noise,
             query_noise=terms.query_noise,
-            estimate=None if bound is None else bounds.estimate(bar, gap) * terms.granularity,
-            bound=None if bound is None else reals[3],
+            estimate=None if bound is None else bounds.estimate(bar, gap) * (step / parts),
+            bound=None if bound is None else bound * step / parts,
             beta=terms.beta,
             run=run_state.run,
             number=run_state.run_tops,
