@@ -44,6 +44,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from operator import is_
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -72,6 +73,8 @@ BRANCH_LIMIT = 2**4
 
 _WORD = 64
 _CHUNK = 16384
+_TILE = 256
+"""Tests whose salt is added at once; divides `_CHUNK`."""
 _MIN_FAST_WORD = 2**44
 _MAX_FAST_GUMBEL_WORD = 2**64 - 2**56
 _MARGIN = 2.0**-43
@@ -192,6 +195,29 @@ class Identity(NamedTuple):
     branch: int
     value: Integers
     """Answer in grid steps."""
+    packing: Packing | None = None
+    """These columns packed, where they were packed before; the salt is two integers then."""
+
+
+class Packing:
+    """Packed columns of tests, but for salt and branch: made once where several monitors test the same queries.
+
+    The columns, those of `Identity`, are checked as `Sampler.draw` says, and nobody changes them. ``words`` has two for
+    each test as `KeyedWords` encrypts them, in tiles; behind the last test they are arbitrary.
+    """
+
+    __slots__ = ("columns", "words")
+
+    def __init__(self, offset: Integers | int, row: Integers | int, value: Integers) -> None:
+        count = len(value)
+        checked = _checked(Identity((0, 0), offset, row, 0, 0, value))
+        self.columns = checked.offset, checked.row, 0, checked.value
+        self.words: Words = np.empty((-(-count // _TILE), 2 * _TILE), dtype="<u8")
+        _pack(checked, slice(0, count), self.words.reshape(-1, 2)[:count], np.empty(count, dtype=np.uint64))
+
+    def is_of(self, identity: Identity) -> bool:
+        """Return whether an identity has these very columns."""
+        return all(map(is_, self.columns, (identity.offset, identity.row, identity.attempt, identity.value)))
 
 
 class WordSource(Protocol):
@@ -220,7 +246,10 @@ class KeyedWords:
         require(len(key) == KEY_BYTES, f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
         self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - a PRF
         self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305
-        self._input = np.empty((_CHUNK, 2), dtype="<u8")
+        self._tiles = np.empty((_CHUNK // _TILE, 2 * _TILE), dtype="<u8")
+        self._tile = np.empty(2 * _TILE, dtype="<u8")
+        self._input = self._tiles.reshape(_CHUNK, 2)
+        self._bytes = self._tiles.data.cast("B")
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
@@ -232,29 +261,20 @@ class KeyedWords:
         block = self._input[:size]
         if other_branch:
             block[:, 1] ^= np.uint64((identity.branch ^ self._branch) << 48)
+        elif identity.packing is not None:
+            self._salt(identity.packing, identity, part)
         else:
-            self._pack(identity, part, block)
+            _pack(identity, part, block, self._word[:size])
         self._branch = identity.branch
-        self._noise_cipher.update_into(block.data.cast("B"), self._output)
+        self._noise_cipher.update_into(self._bytes[: 16 * size], self._output)
         return self._bits[:size]
 
-    def _pack(self, identity: Identity, part: slice, block: Words) -> None:
-        """Write the identities of some tests to ``block``, a row of two words each."""
-        word = self._word[: len(block)]
-        columns = identity.offset, identity.row, identity.attempt, identity.value
-        offset, row, attempt, value = (_words(column, part) for column in columns)
-        high, low = (_words(half, part) for half in identity.salt)
-        # Numbers first: what is the same for all tests costs no pass over them.
-        high = high ^ (offset << np.uint64(16))
-        low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
-        np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
-        if isinstance(row, np.ndarray):
-            np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
-            np.bitwise_xor(word, row << np.uint64(60), out=word)
-        else:
-            block[:, 0] = high ^ row >> np.uint64(4)
-            low = low ^ row << np.uint64(60)
-        np.bitwise_xor(word, low, out=block[:, 1])
+    def _salt(self, packing: Packing, identity: Identity, part: slice) -> None:
+        """Write packed tests, salted, to the input."""
+        high, low = identity.salt
+        self._tile[0::2], self._tile[1::2] = high, low ^ identity.branch << 48
+        tiles = packing.words[part.start // _TILE : -(-part.stop // _TILE)]
+        np.bitwise_xor(tiles, self._tile, out=self._tiles[: len(tiles)])
 
     def further(self, half: int, index: int) -> Iterator[int]:
         """Yield the following words of a test of the last call; see `WordSource`."""
@@ -306,7 +326,7 @@ class Sampler:
         found: list[list[tuple[Integers, Integers]]] = [[(_NONE, _NONE)] for _ in laws]
         for part in _parts(len(identity.value)):
             for branch, (law, least) in enumerate(zip(laws, leasts, strict=True)):
-                own = identity._replace(branch=branch)
+                own = identity if branch == identity.branch else identity._replace(branch=branch)
                 words = self._source.words(own, part, other_branch=branch > 0)
                 tests, noise = self._reached(law, words, least[part], None if among is None else among[part])
                 if len(tests):
@@ -456,17 +476,40 @@ def _powers(rate: Fraction, count: int, bits: int) -> tuple[list[int], list[int]
 
 def _checked(given: Identity, *laws: Law) -> Identity:
     """Return the identity of tests, checked as `Sampler.draw` says."""
-    require(all(law.rate.numerator > 0 for law in laws), "a noise rate must be greater than 0")
-    # Without a column of positions there is one test.
-    count = np.size(given.offset if isinstance(given.offset, np.ndarray) else given.row)
-    return Identity(
-        salt=_checked_salt(given.salt, count),
+    for law in laws:
+        require(law.rate.numerator > 0, "a noise rate must be greater than 0")
+    branch = checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError)
+    positions = given.offset if isinstance(given.offset, np.ndarray) else given.row
+    count = positions.size if isinstance(positions, np.ndarray) else 1
+    salt = _checked_salt(given.salt, count)
+    if given.packing is not None and given.packing.is_of(given) and isinstance(salt[0], int):
+        return given
+    return Identity(  # without the packing of other columns
+        salt=salt,
         offset=checked_integer_or_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
         row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
         attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
-        branch=checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
+        branch=branch,
         value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
     )
+
+
+def _pack(identity: Identity, part: slice, block: Words, word: Words) -> None:
+    """Write the identities of some tests to ``block``, a row of two words each; ``word`` is scratch memory."""
+    columns = identity.offset, identity.row, identity.attempt, identity.value
+    offset, row, attempt, value = (_words(column, part) for column in columns)
+    high, low = (_words(half, part) for half in identity.salt)
+    # Numbers first: what is the same for all tests costs no pass over them.
+    high = high ^ (offset << np.uint64(16))
+    low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
+    np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
+    if isinstance(row, np.ndarray):
+        np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
+        np.bitwise_xor(word, row << np.uint64(60), out=word)
+    else:
+        block[:, 0] = high ^ row >> np.uint64(4)
+        low = low ^ row << np.uint64(60)
+    np.bitwise_xor(word, low, out=block[:, 1])
 
 
 def _joined(parts: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:

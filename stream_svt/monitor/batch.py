@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
+from stream_svt.mechanisms.sampler import Packing
 from stream_svt.monitor.texts import Hashes, TextList, TextRows, Texts
 
 Integers = NDArray[np.int64]
@@ -23,7 +25,7 @@ NO_TEXTS: Texts = TextList(())
 _ROWS_AT_ONCE = 1 << 14
 """Rows whose columns fit a processor's own cache."""
 _MANY = 256
-"""Rows of one record that are tested by themselves."""
+"""Rows of one record that are tested by themselves, by all monitors in turn."""
 _FEW, _SHIFT = 8, 48
 """Mutes that are compared with each row; of more, the first 16 bits of the hashes are looked up first."""
 
@@ -44,6 +46,7 @@ class QueryBatch:
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
+        shared: How many monitors put values on a grid, for those of several.
     """
 
     topic: str
@@ -62,6 +65,8 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
+    shared: Mapping[Grid, int] = field(default_factory=dict)
+    _packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
@@ -110,20 +115,41 @@ class QueryBatch:
             return int(column[start])
         return column[start:stop]
 
+    def packing(self, grid: Grid, start: int, stop: int) -> Packing | None:
+        """Return many rows [start, stop) of one record, packed for the monitors of a grid, or None if one has it.
+
+        A packing is kept until each of them has had it.
+        """
+        if stop - start < _MANY or not (readers := self.shared.get(grid, 0)):
+            return None
+        packing, left = self._packed.pop((grid, start, stop), (None, readers))
+        if packing is None:
+            row = self.row[start:stop] if self.has_rows else 0
+            packing = Packing(int(self.offset[start]), row, grid.values(self, start, stop))
+        if left > 1:
+            self._packed[grid, start, stop] = packing, left - 1
+        return packing
+
     def part(self, start: int, stop: int) -> int:
         """Return the row before which to stop, so that rows from ``start`` on fit a cache and, if many, one record."""
         end = min(stop, start + _ROWS_AT_ONCE)
-        of_record = start + int(np.searchsorted(self.offset[start:end], self.offset[start], side="right"))
+        of_record = start + int(self.offset[start:end].searchsorted(self.offset[start], side="right"))
         return of_record if of_record - start >= _MANY else end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The grid of a monitor: steps of ``granularity`` real units (a multiple of 10^-18), clamped to [low, high]."""
+    """The grid of monitors: steps of ``granularity`` real units (a multiple of 10^-18), clamped to [low, high]."""
 
     granularity: Fraction
     low: int
     high: int
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, granularity: Fraction, low: int, high: int) -> Grid:
+        """Return a grid; equal ones are mostly one object."""
+        return cls(granularity, low, high)
 
     def values(self, batch: QueryBatch, first: int, last: int) -> Integers:
         """Return the grid values of rows [first, last): floor(value / granularity) after clamping.
@@ -187,11 +213,15 @@ class Tests:
     value: Integers
     threshold: Integers | int
     attempt: Integers | int
+    packing: Packing | None = None
 
     def at(self, rows: Integers) -> Tests:
         """Return some of the tests."""
-        columns = (getattr(self, name) for name in self.__slots__)
-        return Tests(*(column[rows] if isinstance(column, np.ndarray) else column for column in columns))
+        columns = self.dataset, self.offset, self.row, self.threshold, self.attempt
+        dataset, offset, row, threshold, attempt = (
+            column[rows] if isinstance(column, np.ndarray) else column for column in columns
+        )
+        return Tests(dataset, offset, row, self.value[rows], threshold, attempt)
 
 
 class Crossing(NamedTuple):
@@ -275,6 +305,11 @@ class Segment:
     tops: list[int] = field(default_factory=list)
     changed: bool = False
     is_waiting: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has so many rows that other monitors should test them while they are in the processor's cache."""
+        return len(self.live) >= _MANY
 
     def datasets(self, part: slice | Integers) -> Integers | int:
         """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""

@@ -13,7 +13,8 @@ The privacy guarantee depends on this order:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
 from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.batch import Grid, QueryBatch
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
@@ -214,11 +215,12 @@ class Engine:
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = self.runners_of(batch.topic)
+        if len(runners) > 1 and not batch.shared:
+            batch.shared = _repeated(runner.runs.plan.grid for runner in runners)
         stop, end = self._next_part(batch, runners)
         before = _next_unread(batch, runners)
-        done = True
+        done = _in_turns([runner.advance(batch, stop, end) for runner in runners])
         for runner in runners:
-            done &= runner.advance(batch, stop, end)
             self._refuse_outside(runner, batch)
         # A commit reports the rejects before the position that it stores: these records are not read again.
         advanced, done = done, done and end == batch.end
@@ -300,6 +302,27 @@ class Engine:
         self.undeclared.clear()
         self.retired.clear()
         self.accounts.discard()
+
+
+def _in_turns(steps: Sequence[Generator[int, None, bool]]) -> bool:
+    """Carry out steps that yield the row reached; return whether all ended with True.
+
+    The one that is behind the others goes on, so that all read the same rows while these are in the processor's cache.
+    """
+    done, rows = True, dict.fromkeys(steps, 0)
+    while rows:
+        step = min(rows, key=rows.__getitem__)
+        try:
+            rows[step] = next(step)
+        except StopIteration as ended:
+            done &= ended.value
+            del rows[step]
+    return done
+
+
+def _repeated(grids: Iterable[Grid]) -> dict[Grid, int]:
+    """Return how often each grid occurs that is not the only one of its kind."""
+    return {grid: count for grid, count in Counter(grids).items() if count > 1}
 
 
 def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -93,7 +93,7 @@ class QueryTester:
         """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable or not open yet."""
         batch, runs = view.batch, self.runs
         stop = self._barred(view, start, stop)
-        dataset, clock = (batch.common(column, start, stop) for column in (batch.dataset, view.clock))
+        dataset, clock = batch.common(batch.dataset, start, stop), batch.common(view.clock, start, stop)
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
         muted = np.zeros(stop - start, dtype=np.bool_)
         segment = Segment(view, start, stop, dataset, clock, live, muted, start, NewMutes())
@@ -245,9 +245,14 @@ class QueryTester:
         tested, batch, stop = int(np.count_nonzero(live)), view.batch, start + len(live)
         if not tested:
             return NO_ROWS, NO_ROWS, NO_ROWS
-        dataset, offset = (batch.common(column, start, stop) for column in (batch.dataset, batch.offset))
-        row = batch.row[start:stop] if batch.has_rows else 0
-        tests = Tests(dataset, offset, row, *self.on_grid(batch, start, stop), 0)
+        dataset, offset = batch.common(batch.dataset, start, stop), batch.common(batch.offset, start, stop)
+        packing = batch.packing(self.runs.plan.grid, start, stop) if isinstance(dataset, int) else None
+        if packing is not None:
+            offset, row, attempt, value = packing.columns
+            tests = Tests(dataset, offset, row, value, self.thresholds(batch, start, stop), attempt, packing)
+        else:
+            row = batch.row[start:stop] if batch.has_rows else 0
+            tests = Tests(dataset, offset, row, *self.on_grid(batch, start, stop), 0)
         # It is cheaper to leave the columns as they are.
         keeps_all = tested == len(live) or (isinstance(dataset, int) and tested >= len(live) // 2)
         if keeps_all and not draw_all:
@@ -262,15 +267,18 @@ class QueryTester:
 
     def on_grid(self, batch: QueryBatch, start: int, stop: int) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of rows [start, stop) in grid steps."""
+        return self.runs.plan.grid.values(batch, start, stop), self.thresholds(batch, start, stop)
+
+    def thresholds(self, batch: QueryBatch, start: int, stop: int) -> Integers | int:
+        """Return the thresholds of rows [start, stop) in grid steps."""
         plan = self.runs.plan
-        values = plan.grid.values(batch, start, stop)
         if not batch.threshold:
-            return values, plan.threshold
+            return plan.threshold
         thresholds = np.full(stop - start, plan.threshold, dtype=np.int64)
         for row, threshold in batch.threshold.items():
             if start <= row < stop:
                 thresholds[row - start] = plan.grid.threshold(threshold)
-        return values, thresholds
+        return thresholds
 
     def reached(
         self, tests: Tests, among: Mask | None = None, *, draw_all: bool = False
@@ -282,10 +290,14 @@ class QueryTester:
         time.
         """
         runs, mechanism = self.runs, self.runs.plan.mechanism
-        secrets, laws = runs.secrets.take(tests.dataset), runs.plan.laws
-        columns: Sequence[Any]
-        columns = [secrets["salt_high"], secrets["salt_low"], secrets["noise"], runs.left.take(tests.dataset)]
-        high, low, rho, left = map(int, columns) if isinstance(tests.dataset, int) else columns
+        laws, dataset = runs.plan.laws, tests.dataset
+        columns: tuple[Any, ...]
+        if isinstance(dataset, int):
+            columns = *runs.secrets.item(dataset), runs.left.item(dataset)
+        else:
+            secrets = runs.secrets.take(dataset)
+            columns = secrets["noise"], secrets["salt_high"], secrets["salt_low"], runs.left.take(dataset)
+        rho, high, low, left = columns
         identity = Identity(
             salt=(high, low),
             offset=tests.offset,
@@ -293,6 +305,7 @@ class QueryTester:
             attempt=tests.attempt,
             branch=0,
             value=tests.value,
+            packing=tests.packing,
         )
 
         def drawn(branch: int) -> Integers:
@@ -324,10 +337,15 @@ class Append:
         self.tester = tester
         self.runs = tester.runs
 
-    def test(self, view: View, start: int, stop: int) -> int:
-        """Test rows [start, stop); return the row reached: less than ``stop`` if a commit or a new run comes first."""
+    def test(self, view: View, start: int, stop: int) -> Generator[int, None, int]:
+        """Test rows [start, stop), and yield the row reached after each long segment.
+
+        Returns the last row reached: less than ``stop`` if a commit or a new run comes first.
+        """
         for segment in self.tester.segments(view, start, stop):
             start = segment.stop
+            if segment.is_long:
+                yield start
         return start
 
     def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes

@@ -7,7 +7,7 @@ its last attempt, after its lifetime, or when a new entry comes to a full queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -57,7 +57,12 @@ class RetryAppend(Append):
         """Attempts, lifetime, capacity and pace, as currently specified."""
         return cast("Retry", self.runs.spec.append)
 
-    def test(self, view: View, start: int, stop: int) -> int:
+    def test(self, view: View, start: int, stop: int) -> Generator[int, None, int]:
+        """Test rows [start, stop); see `_test`."""
+        yield from ()  # not in turns: a queue decides row by row
+        return self._test(view, start, stop)
+
+    def _test(self, view: View, start: int, stop: int) -> int:
         """Test each of rows [start, stop) on arrival or update its waiting series; sweep queues that are due.
 
         Noise is drawn for all rows at once; a loop over the rows decides which tests count.

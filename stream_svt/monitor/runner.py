@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import numpy as np
 
@@ -47,8 +47,10 @@ class Runner:
         """The specification of the monitor's runs."""
         return self.runs.spec
 
-    def advance(self, batch: QueryBatch, stop: int, end: int) -> bool:
+    def advance(self, batch: QueryBatch, stop: int, end: int) -> Generator[int, None, bool]:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
+
+        Yields the row reached after many, so that another monitor may read the same rows.
 
         Returns False if it stops earlier, at a row whose run is not durable yet or because the next commit is full.
         """
@@ -60,7 +62,7 @@ class Runner:
                 return self._stop_at(view, row)
             due = self._due(view, row)
             last = min(row + int(due.argmax()) if due.any() else stop, self.append.next_close(view, row))
-            reached = self.append.test(view, row, last)
+            reached = yield from self.append.test(view, row, last)
             if row < reached < last:
                 row = reached  # the segment was shortened: choose the next rows again
                 continue

@@ -87,7 +87,7 @@ class Plan:
     def of(cls, spec: MonitorSpec) -> Plan:
         """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
         low, high = spec.grid_bounds
-        mechanism, grid = spec.mechanism(), Grid(spec.granularity, low, high)
+        mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
         threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
         units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)

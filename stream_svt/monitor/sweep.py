@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, cast
@@ -143,11 +143,13 @@ class SweepAppend(Append):
             heapify(self._opened)
         return self._opened
 
-    def test(self, view: View, start: int, stop: int) -> int:
+    def test(self, view: View, start: int, stop: int) -> Generator[int, None, int]:
         """Test rows [start, stop) on arrival, and store the bottoms of sets."""
         for segment in self.tester.segments(view, start, stop):
             self._store_bottoms(segment)
             start = segment.stop
+            if segment.is_long:
+                yield start
         return start
 
     def _store_bottoms(self, segment: Segment) -> None:

@@ -157,7 +157,7 @@ class NoiseSource:
 
     def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:  # noqa: ARG002
         """Return the first words of each test's uniforms: see `WordSource`."""
-        salt, *others = identity
+        salt, *others, _ = identity
         columns = [column[part].tolist() for column in np.broadcast_arrays(salt[0], *others)]
         self._last = [self._uniforms(tuple(test), value) for *test, value in zip(*columns, strict=True)]
         return np.array([(up[0], down[0]) for up, down in self._last], dtype=np.uint64).reshape(-1, 2)

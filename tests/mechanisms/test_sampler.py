@@ -20,7 +20,7 @@ from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_draw, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import least_integer
-from stream_svt.mechanisms.sampler import Sampler
+from stream_svt.mechanisms.sampler import Packing, Sampler
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
@@ -411,6 +411,21 @@ def test_branches_that_are_tested_together_have_the_noise_of_each(noise):
         assert tests.tolist() == np.flatnonzero((drawn >= leasts[branch]) & among).tolist()
         assert noises.tolist() == drawn[tests].tolist()
         assert len(tests) > 1000
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 40_000])
+def test_tests_that_are_packed_once_have_the_noise_of_others(count):
+    keyed, law, given, least = near_bar(Noise.EXPONENTIAL, Fraction(1, 30), count, 17)
+    offset, row, attempt, value = (packing := Packing(given.offset, given.row, given.value)).columns
+    packed = given._replace(offset=offset, row=row, attempt=attempt, value=value, packing=packing)
+    laws, leasts = [law, Law(Noise.LAPLACE, Fraction(1, 7))], [least, least + 1]
+    for salt in ((3, 2**64 - 1), given.salt, (np.full(count, 5, np.uint64), np.full(count, 7, np.uint64))):
+        found, expected = (keyed.reaching(laws, one._replace(salt=salt), leasts) for one in (packed, given))
+        assert [[*map(list, one)] for one in found] == [[*map(list, one)] for one in expected]
+    moved = packed._replace(value=value + 1)
+    assert keyed.draw(law, moved).tolist() == keyed.draw(law, given._replace(value=value + 1)).tolist()
+    with pytest.raises(PackingError, match="offset"):
+        Packing(2**48, np.arange(count), value)
 
 
 def test_rows_of_one_record_have_the_noise_of_each_by_itself():

@@ -104,6 +104,22 @@ def coded(texts):
     return TextCodes(TextList(entries), np.array([entries.index(text) if text else -1 for text in texts]))
 
 
+def test_monitors_that_pack_a_record_together_report_what_each_does_by_itself(monkeypatch):
+    monkeypatch.setattr(batch, "_MANY", 4)
+    queries, packing, plays = stream(23, 1400), batch.QueryBatch.packing, []
+    packed = []
+    spec = spec_of(FORMS["plain"], FORMS["adaptive"], FORMS["fine"])
+    for packs in (lambda *rows: packed.append(packing(*rows)) or packed[-1], lambda *_: None):
+        monkeypatch.setattr(batch.QueryBatch, "packing", packs)
+        play = Columnar(spec)
+        for records in range(10, 260, 10):
+            play.feed(TOPIC, queries, records)
+        play.commit()
+        plays.append(play)
+    assert any(packed)
+    assert_same(*plays)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["plain", "few mutes", "sweep by clock", "sweep resampled", "retry", "resampled"]
