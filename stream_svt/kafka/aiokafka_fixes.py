@@ -310,11 +310,15 @@ async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
 
 
 async def wait_for_topic(client: Any, topic: str) -> None:  # noqa: ANN401
-    """Wait until a client knows the leaders of a topic."""
-    try:
-        await client._wait_on_metadata(topic)  # noqa: SLF001
-    except UnknownTopicOrPartitionError:
-        raise UnknownTopicOrPartitionError(topic) from None
+    """Wait until a client knows the leaders of a topic; raise where brokers answer that they do not know it."""
+    while True:
+        try:
+            await client._wait_on_metadata(topic)  # noqa: SLF001
+        except UnknownTopicOrPartitionError:
+            if await client.force_metadata_update():  # raised, too, where no broker answers
+                raise UnknownTopicOrPartitionError(topic) from None
+        else:
+            return
 
 
 # Stopping

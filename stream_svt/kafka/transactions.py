@@ -80,6 +80,7 @@ class TransactionalProducer:
         self._id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._unfinished, self._ended = False, 0.0
+        self._logged: set[str] = set()
 
     async def start(self) -> None:
         """Connect, fence earlier owners of the transactional id, and wait for the end of their transaction."""
@@ -117,6 +118,7 @@ class TransactionalProducer:
         if self._unfinished:
             raise errors.IllegalOperation("the last transaction has not ended; discard the producer")
         self._unfinished = True
+        self._logged.clear()
         if (early := self._ended + FIRST_PAUSE - time.monotonic()) > 0:
             await asyncio.sleep(early)
         topics = _by_topic(partitions)
@@ -187,12 +189,12 @@ class TransactionalProducer:
         try:
             response = await self._client.send(leader, request)
         except errors.KafkaError as error:
-            _require_retriable(error)
+            self._require_retriable(error)
             return written
         for topic, answers in response.topics:
             for number, code, offset, time_ms, *_ in answers:
                 if code:
-                    _require_retriable(errors.for_code(code)(topic))
+                    self._require_retriable(errors.for_code(code)(topic))
                 else:
                     newest = offset + batches[topic, number].records - 1
                     written[TopicPartition(topic, number)] = Appended(
@@ -212,7 +214,7 @@ class TransactionalProducer:
             try:
                 response = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
             except errors.NodeNotReadyError as error:  # not sent
-                _require_retriable(error)
+                self._require_retriable(error)
                 self._coordinator = None
                 await asyncio.sleep(PAUSE)
                 continue
@@ -221,6 +223,8 @@ class TransactionalProducer:
                 return response
             if not refusals.isdisjoint(_MOVED):
                 self._coordinator = None
+            for refusal in refusals - {errors.ConcurrentTransactions}:
+                self._log(refusal(self.transactional_id))
             await asyncio.sleep(pause if refusals == {errors.ConcurrentTransactions} else PAUSE)
             pause = min(pause * 1.5, PAUSE)
 
@@ -246,13 +250,25 @@ class TransactionalProducer:
             except errors.TransactionalIdAuthorizationFailed:
                 raise errors.TransactionalIdAuthorizationFailed(self.transactional_id) from None
             except errors.KafkaError as error:
-                _require_retriable(error)
+                self._require_retriable(error)
                 await self._refresh()
         return self._coordinator
 
     async def _refresh(self) -> None:
         await self._client.force_metadata_update()
         await asyncio.sleep(PAUSE)
+
+    def _require_retriable(self, error: errors.KafkaError) -> None:
+        """Raise an error that another attempt would meet again; log others: the deadline may end the next attempt."""
+        if not error.retriable:
+            raise _meant(error)
+        self._log(error)
+
+    def _log(self, error: errors.KafkaError) -> None:
+        """Log why a request is repeated, once a transaction: there are ten attempts a second."""
+        if (text := str(error)) not in self._logged:
+            self._logged.add(text)
+            log.warning("event=request_repeated error=%r", text)
 
 
 async def all_sent(sent: Sequence[Awaitable[_T]]) -> list[_T]:
@@ -275,10 +291,3 @@ def _by_topic(content: Iterable[tuple[str, _T]]) -> list[tuple[str, list[_T]]]:
 
 def _meant(error: errors.KafkaError) -> errors.KafkaError:
     return errors.ProducerFenced() if isinstance(error, errors.InvalidProducerEpoch) else error
-
-
-def _require_retriable(error: errors.KafkaError) -> None:
-    """Raise an error that another attempt would meet again; log others: the deadline may end the next attempt."""
-    if not error.retriable:
-        raise _meant(error)
-    log.warning("event=request_repeated error=%r", error)

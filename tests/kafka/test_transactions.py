@@ -17,6 +17,7 @@ from aiokafka.protocol.transaction import (
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from stream_svt.kafka import transactions
+from stream_svt.kafka.aiokafka_fixes import wait_for_topic
 from stream_svt.kafka.transactions import Appended, NewRecords, TransactionalProducer
 
 STATE, ALERTS = TopicPartition("state", 3), TopicPartition("alerts", 3)
@@ -298,6 +299,36 @@ async def test_a_partition_without_a_leader_is_waited_for(none: int | None) -> N
     brokers.leaders[STATE] = 1
     await writing
     assert_written(brokers)
+
+
+async def test_why_requests_are_repeated_is_logged_once_a_transaction(caplog) -> None:
+    busy, moved = errors.CoordinatorLoadInProgressError, errors.NotLeaderForPartitionError
+    faults = [*[("AddPartitionsToTxn", busy)] * 3, *[("Produce", moved), ("Produce", LOST)] * 3]
+    faults += [("EndTxn", errors.ConcurrentTransactions)] * 3
+    brokers = Brokers()
+    producer = await producer_of(brokers)
+    for number in range(1, 3):
+        brokers.faults = list(faults)
+        await producer.transact(APPENDS, 9)
+        # two topics moved
+        assert len([one for one in caplog.messages if "event=request_repeated" in one]) == 4 * number
+    assert "[Error 14]" in caplog.text
+
+
+async def test_a_topic_is_missing_only_where_a_broker_answers_so() -> None:
+    answers = [False, False, True]
+
+    class Client:
+        async def _wait_on_metadata(self, _topic: str) -> None:
+            raise errors.UnknownTopicOrPartitionError
+
+        async def force_metadata_update(self) -> bool:
+            return answers.pop(0)
+
+    with pytest.raises(errors.UnknownTopicOrPartitionError) as error:
+        await wait_for_topic(Client(), "state")
+    assert error.value.args == ("state",)
+    assert answers == []
 
 
 async def test_a_transaction_that_is_aborted_or_only_joins_writes_nothing() -> None:
