@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from docs.generator import example
@@ -58,12 +59,12 @@ def _reasons(kind: str) -> str:
 
 def _kind(schema: Schema) -> str:
     """Return what is not plain of a field's type: several types, or certain words."""
-    if "enum" in schema:
-        return either([f"`{word}`" for word in schema["enum"]])
-    if "anyOf" in schema:
-        return either([str(one["type"]) for one in schema["anyOf"]])
-    kinds = schema.get("type", "anything")
-    return either(kinds) if isinstance(kinds, list) else ""
+    forms = schema.get("anyOf", [schema] if "enum" in schema else [])
+    if forms:
+        kinds = ([f"`{word}`" for word in one["enum"]] if "enum" in one else [one["type"]] for one in forms)
+        return either([*chain.from_iterable(kinds)])
+    types = schema.get("type", "anything")
+    return either(types) if isinstance(types, list) else ""
 
 
 def _shown(kind: EventType) -> str:

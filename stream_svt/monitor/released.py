@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -81,6 +81,10 @@ class NoiseLaw(msgspec.Struct, frozen=True, gc=False):
     scale: float
 
 
+UnclockedEnd: TypeAlias = Literal["period", "run"]
+"""End of a mute that is not a clock."""
+
+
 class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A top: one released outcome of a charged test.
 
@@ -115,7 +119,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     beta: float
     run: int
     number: int
-    muted_until: str | int | None
+    muted_until: UnclockedEnd | int | None
     account: Account
     spec_hash: str
 

@@ -20,7 +20,7 @@ from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MutedEntries, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
+from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import NOT_COUNTED, PAUSED, SECRETS, RunState, Signal, State
 from stream_svt.monitor.texts import hash_of
@@ -33,7 +33,7 @@ _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
 _TOP, _LAST_TOP, _ALERT = Signal.TOP, Signal.LAST_TOP, EventType.ALERT
 
 _ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
-_SHOWN_ENDS: Mapping[int | None, str] = {FOR_EVER: Mute.PERIOD.value, UNTIL_RUN_ENDS: Mute.RUN.value}
+_SHOWN_ENDS: Mapping[int | None, UnclockedEnd] = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
 """Ends of mutes by rule, and in alerts, that are not a clock."""
 
 _AT_ONCE = -1
