@@ -10,6 +10,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiokafka import TopicPartition, errors
@@ -136,10 +137,10 @@ class TransactionalProducer:
         for append in appends:
             batches[append.partition] += self._batches(append, timestamp_ms)
         written: dict[TopicPartition, Appended] = {}
-        for at in range(
-            max(map(len, batches.values()), default=0)
-        ):  # one batch of each partition in a request
-            written |= await self._produce({one: each[at] for one, each in batches.items() if at < len(each)})
+        for sent in zip_longest(*batches.values()):  # one batch of each partition in a request
+            written |= await self._produce(
+                {one: each for one, each in zip(batches, sent, strict=True) if each}
+            )
         return written
 
     def _batches(self, append: NewRecords, timestamp_ms: int) -> Iterator[_Encoded]:
