@@ -30,6 +30,11 @@ APPENDS = [
 ]
 
 
+NOT_SENT = errors.NodeNotReadyError("not ready")
+MOVES = [errors.CoordinatorNotAvailableError, errors.NotCoordinatorError, NOT_SENT]
+"""Faults after which another broker is the coordinator."""
+
+
 class Brokers:
     """The client of two brokers; ``faults`` names requests and what happens to them, in their order."""
 
@@ -40,6 +45,7 @@ class Brokers:
         self.records: dict[TopicPartition, list[tuple[bytes | None, bytes | None]]] = defaultdict(list)
         self.ended: list[bool] = []
         self.time_ms, self.closed = -1, False
+        self.coordinator = 2
         self._joined = set[TopicPartition]()
         self._sequences: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -60,11 +66,12 @@ class Brokers:
 
     async def coordinator_lookup(self, _kind: object, _key: str) -> int:
         self._meet("FindCoordinator", 1)
-        return 2
+        return self.coordinator
 
     async def send(self, node: int, request: Any, *, group: int = 0) -> Any:
         await asyncio.sleep(0)
         name = type(request).__name__.removesuffix("Request")
+        assert name == "Produce" or node == self.coordinator
         fault = self._meet(name, node)
         code = getattr(fault, "errno", 0)
         if fault is LOST or not code:
@@ -80,6 +87,8 @@ class Brokers:
         if met is None:
             return None
         self.faults.remove(met)
+        if name != "Produce" and met[1] in MOVES:
+            self.coordinator += 1
         if met[1] is not LOST and isinstance(met[1], Exception):
             raise met[1]
         return met[1]
@@ -167,13 +176,13 @@ BUSY = {
     "the coordinator is loading": errors.CoordinatorLoadInProgressError,
     "there is no coordinator": errors.CoordinatorNotAvailableError,
     "the coordinator moved": errors.NotCoordinatorError,
-    "it was not sent": errors.NodeNotReadyError("not ready"),
+    "it was not sent": NOT_SENT,
 }
 MOVING = {
     "the leader moved": errors.NotLeaderForPartitionError,
     "replicas lag behind": errors.NotEnoughReplicasError,
     "replicas lag behind after it": errors.NotEnoughReplicasAfterAppendError,
-    "it was not sent": errors.NodeNotReadyError("not ready"),
+    "it was not sent": NOT_SENT,
     "the connection broke": errors.KafkaConnectionError("closed"),
     "the response is lost": LOST,
 }
