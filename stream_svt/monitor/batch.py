@@ -47,6 +47,7 @@ class QueryBatch:
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
         shared: How many monitors put values on a grid, for those of several.
+        packed: Packings that some of them have not had, and how many, by grid and rows.
     """
 
     topic: str
@@ -66,7 +67,7 @@ class QueryBatch:
     query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
     shared: Mapping[Grid, int] = field(default_factory=dict)
-    _packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
+    packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
@@ -118,16 +119,16 @@ class QueryBatch:
     def packing(self, grid: Grid, start: int, stop: int) -> Packing | None:
         """Return many rows [start, stop) of one record, packed for the monitors of a grid, or None if one has it.
 
-        A packing is kept until each of them has had it.
+        A packing is kept until each of them has had it, or the step ends: a monitor may skip these rows or cut others.
         """
         if stop - start < _MANY or not (readers := self.shared.get(grid, 0)):
             return None
-        packing, left = self._packed.pop((grid, start, stop), (None, readers))
+        packing, left = self.packed.pop((grid, start, stop), (None, readers))
         if packing is None:
             row = self.row[start:stop] if self.has_rows else 0
             packing = Packing(int(self.offset[start]), row, grid.values(self, start, stop))
         if left > 1:
-            self._packed[grid, start, stop] = packing, left - 1
+            self.packed[grid, start, stop] = packing, left - 1
         return packing
 
     def part(self, start: int, stop: int) -> int:

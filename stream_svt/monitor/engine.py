@@ -220,6 +220,7 @@ class Engine:
         stop, end = self._next_part(batch, runners)
         before = _next_unread(batch, runners)
         done = _in_turns([runner.advance(batch, stop, end) for runner in runners])
+        batch.packed.clear()
         for runner in runners:
             self._refuse_outside(runner, batch)
         # A commit reports the rejects before the position that it stores: these records are not read again.

@@ -23,6 +23,8 @@ NEVER_MUTED = -1
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL = 2**64 - 1
 _SMALLEST, _LOAD = 2**14, 64
+_CODES_KEPT = 10_000
+"""Datasets whose codes of muted entries are kept."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -135,7 +137,7 @@ class _MutedCodes:
 class MutedEntries:
     """Muted entries of a dictionary of series, by dataset: looked up once, as long as records share the dictionary.
 
-    It keeps one dictionary, and no more codes than there are mutes of these series.
+    It keeps one dictionary, the codes of `_CODES_KEPT` datasets, and no more codes than there are mutes of its series.
     """
 
     def __init__(self, mutes: Mapping[int, Mutes], hits: MuteFilter) -> None:
@@ -145,7 +147,7 @@ class MutedEntries:
 
     def at(self, dataset: int, entries: Texts, clock_ms: int) -> Integers:
         """Return the codes of the entries that are muted at a clock, for a dataset that has mutes."""
-        if entries is not self._entries:
+        if entries is not self._entries or len(self._known) > _CODES_KEPT:
             self._entries, self._known = entries, {}
         mutes, known = self._mutes[dataset], self._known.get(dataset)
         if known is None or known.mutes is not mutes or known.removed != mutes.removed:

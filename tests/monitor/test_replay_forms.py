@@ -107,9 +107,15 @@ def coded(texts):
 def test_monitors_that_pack_a_record_together_report_what_each_does_by_itself(monkeypatch):
     monkeypatch.setattr(batch, "_MANY", 4)
     queries, packing, plays = stream(23, 1400), batch.QueryBatch.packing, []
-    packed = []
-    spec = spec_of(FORMS["plain"], FORMS["adaptive"], FORMS["fine"])
-    for packs in (lambda *rows: packed.append(packing(*rows)) or packed[-1], lambda *_: None):
+    packed, batches = [], []
+    spec = spec_of(FORMS["plain"], FORMS["adaptive"], FORMS["fine"], FORMS["plain"] + ", datasets: [b]")
+
+    def pack(fed, *rows):
+        batches.append(fed)
+        packed.append(packing(fed, *rows))
+        return packed[-1]
+
+    for packs in (pack, lambda *_: None):
         monkeypatch.setattr(batch.QueryBatch, "packing", packs)
         play = Columnar(spec)
         for records in range(10, 260, 10):
@@ -117,6 +123,7 @@ def test_monitors_that_pack_a_record_together_report_what_each_does_by_itself(mo
         play.commit()
         plays.append(play)
     assert any(packed)
+    assert not any(fed.packed for fed in batches)
     assert_same(*plays)
 
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from stream_svt.monitor import mutes as mutes_module
 from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MutedEntries, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.texts import TextList, hash_of
@@ -50,7 +51,10 @@ def test_a_new_mute_removes_the_oldest_ones_that_have_ended() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_muted_entries_are_those_that_a_look_up_of_each_finds(seed: int) -> None:
+def test_muted_entries_are_those_that_a_look_up_of_each_finds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutes_module, "_CODES_KEPT", seed)
     rng = random.Random(seed)
     held = {number: Mutes(QueueJournal(), "m", f"d{number}") for number in range(2)}
     found = MuteFilter(held)
@@ -69,3 +73,4 @@ def test_muted_entries_are_those_that_a_look_up_of_each_finds(seed: int) -> None
             mutes.end_run()
         expected = [code for code in range(60) if clock_ms < mutes.until(entries[code])]
         assert sorted(muted.at(dataset, entries, clock_ms).tolist()) == expected
+        assert len(muted._known) <= seed + 1
