@@ -112,6 +112,7 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         row = page.locator("#list > li").first
         await expect(row).to_contain_text("item-40")
         await expect(row).to_contain_text("At least 432 (95 % bound), estimated 458.")
+        await expect(row).to_contain_text("muted for the period")
         await expect(page.locator("#spoken")).to_contain_text("New alert: item-40 in a.")
         assert await page.locator("#spoken").get_attribute("aria-live") == "polite"
         await expect(bar).to_have_attribute("aria-label", re.compile("^1 spent, 0.5 reserved"))
@@ -119,7 +120,9 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         await expect(page.locator("#glance")).to_contain_text("Alerts released1")
         # What the rounding of figures leaves over is nothing.
         assert 4.0 - 3.3 - 0.7 > 0
-        stage.topic.put(alert("a", at=time.time(), account=account_of(3.3, reserved=0.7)))
+        account = account_of(3.3, reserved=0.7)
+        stage.topic.put(alert("a", at=time.time(), account=account, muted_until=1_780_000_000_000))
+        await expect(row).to_contain_text(re.compile("muted until 2. May 2026"))
         told = "3.3 spent, 0.7 reserved by open runs, 0 free, of 4 epsilon"
         await expect(bar).to_have_attribute("aria-label", told)
         assert await page.evaluate("window.sameDocument")
