@@ -85,6 +85,23 @@ def test_the_count_of_an_empty_queue_outlives_its_records(monkeypatch) -> None:
     assert loaded(records)[1]["idle"].count == 1
 
 
+@pytest.mark.parametrize("removed", [1, 2, 3, 5, 40])
+def test_removals_and_new_entries_of_one_save_are_read_back_from_short_records(removed, monkeypatch) -> None:
+    make_small(monkeypatch)
+    journal, records = QueueJournal(), {}
+    queue = RetryQueue(journal, "m", "d")
+    for number in range(40):
+        arrive(queue, f"s{number}")
+    put_into(records, journal.save())
+    for number in range(removed):
+        queue.remove(f"s{number}")
+        arrive(queue, f"t{number}", query_id="q" * 30)
+    put_into(records, journal.save())
+    (found,) = loaded(records)[1].values()
+    assert found.entries == queue.entries
+    assert max(map(len, records.values())) <= queue_journal.RECORD_BYTES
+
+
 def test_a_sweep_of_all_entries_is_one_short_group() -> None:
     journal = QueueJournal()
     queue = RetryQueue(journal, "m", "dataset")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
+from fractions import Fraction
 
 import msgspec
 import pytest
@@ -113,6 +115,22 @@ def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
     assert alert.bound <= alert.threshold + alert.correction + alert.gap + 1
 
 
+@pytest.mark.parametrize("form", ["plain", "fine", "coarse"])
+def test_an_alert_is_in_real_units(form):
+    spec = spec_of(FORMS[form])
+    (monitor,) = spec.monitors
+    played, step = interrupted(spec, stream(3, 400), random.Random(1).randrange), monitor.granularity
+    alerts, (branch,) = played.alerts(), monitor.mechanism().branches
+    on_grid = {float(math.ceil(given / step) * step) for given in (500, 450, Fraction(1201, 2))}
+    assert {alert.threshold for alert in alerts} <= on_grid
+    assert {alert.correction for alert in alerts} == {float(branch.correction(0) * step)}
+    assert all((Fraction(alert.gap) / step).denominator == 1 for alert in alerts)
+    highest = max(alerts, key=lambda alert: alert.gap)  # a value above the upper bound, 100,000
+    reached = highest.threshold + highest.correction + highest.gap
+    for amount in (reached, highest.bound, highest.estimate):
+        assert amount == pytest.approx(100_000, rel=0.02)
+
+
 def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_only():
     for form, certified in (("plain", True), ("laplace", False)):
         played = interrupted(spec_of(FORMS[form]), stream(3, 400), random.Random(1).randrange)
@@ -127,8 +145,11 @@ def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_onl
 )
 def test_the_alerts_tell_which_series_are_muted(form):
     spec = spec_of(FORMS[form])
-    played = interrupted(spec, stream(3, 250), random.Random(1).randrange)
+    played = interrupted(spec, queries := stream(3, 250), random.Random(1).randrange)
     [monitor], (runner,), held = spec.monitors, played.engine.runners.values(), {}
+    for top in played.alerts():
+        clock_ms = max(query.time_ms for query in queries[: top.position.offset + 1])
+        assert not isinstance(top.muted_until, int) or top.muted_until == clock_ms + 2_000
     for event in played.events:
         ends = held.setdefault(event.data.dataset, {})
         if event.type in (EventType.RUN_HALTED, EventType.RUN_CLOSED):
