@@ -28,10 +28,12 @@ MAX_BATCH: Final = 1 << 18
 """Bytes of a record batch; one record may be larger."""
 PAUSE: Final = 0.1
 """Seconds between two attempts of a request."""
-FIRST_PAUSE: Final = 0.001
-"""Seconds between two transactions: brokers refuse a request that comes before the end markers are written.
-
-It is repeated after this pause, and then after ones that are longer by half each."""
+MARKERS: Final = 0.0005
+"""Seconds between two transactions: brokers refuse a request that comes before the end markers are written."""
+FIRST_PAUSE: Final = 0.0003
+"""Seconds after which such a request is repeated; each further pause is longer by half."""
+_TIMER: Final = 0.002
+"""Seconds of a sleep below which it matters that timers of an event loop are late by up to a millisecond."""
 _SEQUENCES: Final = 1 << 31
 _ALL_REPLICAS: Final = -1
 _MOVED: Final = {errors.CoordinatorNotAvailableError, errors.NotCoordinatorError}
@@ -120,8 +122,7 @@ class TransactionalProducer:
             raise errors.IllegalOperation("the last transaction has not ended; discard the producer")
         self._unfinished = True
         self._logged.clear()
-        if (early := self._ended + FIRST_PAUSE - time.monotonic()) > 0:
-            await asyncio.sleep(early)
+        await _pause(self._ended + MARKERS - time.monotonic())
         topics = _by_topic(partitions)
         for topic, _ in topics:
             await wait_for_topic(self._client, topic)
@@ -226,7 +227,7 @@ class TransactionalProducer:
                 self._coordinator = None
             for refusal in refusals - {errors.ConcurrentTransactions}:
                 self._log(refusal(self.transactional_id))
-            await asyncio.sleep(pause if refusals == {errors.ConcurrentTransactions} else PAUSE)
+            await _pause(pause if refusals == {errors.ConcurrentTransactions} else PAUSE)
             pause = min(pause * 1.5, PAUSE)
 
     def _refusals(self, response: Any) -> set[type[errors.KafkaError]]:  # noqa: ANN401
@@ -281,6 +282,16 @@ async def all_sent(sent: Sequence[Awaitable[_T]]) -> list[_T]:
         if isinstance(result, BaseException):
             raise result
     return cast("list[_T]", results)
+
+
+async def _pause(seconds: float) -> None:
+    """Sleep; a short sleep takes turns of the event loop until its time has come."""
+    if seconds >= _TIMER:
+        await asyncio.sleep(seconds)
+        return
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:  # noqa: ASYNC110  no timer is as exact
+        await asyncio.sleep(0)
 
 
 def _by_topic(content: Iterable[tuple[str, _T]]) -> list[tuple[str, list[_T]]]:

@@ -111,9 +111,9 @@ class KafkaConfig(Strict):
     metadata_max_age: Annotated[fields.Duration, fields.within(500, 30_000)] = 3000
     """Time between two requests of a worker for metadata, 500ms to 30s: more relieves brokers with many topics, and
     makes deleted topics known later. Default 3s."""
-    connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 540_000
-    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer on the way.
-    Default 9m."""
+    connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 180_000
+    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer on the way (4 minutes
+    on Azure, 350 seconds on AWS). A shard whose connection was cut reads its state again. Default 3m."""
     record_reader: Literal["columns", "client"] = "columns"
     """What reads the records of query topics: columns, or the client, several times slower. Default columns."""
 

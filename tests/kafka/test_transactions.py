@@ -148,6 +148,7 @@ async def producer_of(brokers: Brokers) -> TransactionalProducer:
 def _no_pauses(monkeypatch):
     monkeypatch.setattr(transactions, "PAUSE", 0.0)
     monkeypatch.setattr(transactions, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(transactions, "MARKERS", 0.0)
 
 
 def assert_written(brokers: Brokers, times: int = 1) -> None:
@@ -376,6 +377,7 @@ async def test_a_transaction_waits_for_the_end_of_the_one_before_and_longer_each
             pauses.append(seconds)
         await sleep(0)
 
+    monkeypatch.setattr(transactions, "MARKERS", 20.0)
     monkeypatch.setattr(transactions, "FIRST_PAUSE", 40.0)
     monkeypatch.setattr(transactions, "PAUSE", 100.0)
     monkeypatch.setattr(asyncio, "sleep", record)
@@ -384,6 +386,6 @@ async def test_a_transaction_waits_for_the_end_of_the_one_before_and_longer_each
     brokers.faults = [("AddPartitionsToTxn", errors.ConcurrentTransactions)] * 4
     await producer.transact(APPENDS, 9)
     early, *repeated = pauses
-    assert 0 < early <= 40
+    assert 19 < early <= 20
     assert repeated == [40, 60, 90, 100]
     assert_written(brokers, 2)

@@ -99,7 +99,7 @@ def test_a_file_without_sections_has_safe_defaults():
     assert {name: value for name, value in arguments.items() if value is not None} == {
         "bootstrap_servers": ["127.0.0.1:9092"],
         "security_protocol": "PLAINTEXT",
-        "connections_max_idle_ms": 540_000,
+        "connections_max_idle_ms": 180_000,
     }
 
 
@@ -418,7 +418,7 @@ def test_clients_get_credentials_and_the_authority(directory):
         "sasl_plain_username": "me",
         "sasl_plain_password": "hunter2 ",
         "sasl_oauth_token_provider": None,
-        "connections_max_idle_ms": 540_000,
+        "connections_max_idle_ms": 180_000,
     }
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
