@@ -176,14 +176,15 @@ class QueryTester:
         while len(rows) and (first := segment.checked) < segment.stop:
             self._mute_next(segment)
             places = np.arange(*rows.searchsorted((first, segment.checked)))
-            segment.changed = True
+            at, segment.changed = 0, True
             while True:
                 if segment.changed:
+                    places = places[at:]
                     places = places[segment.live[rows[places] - segment.start]]
-                    segment.changed = False
-                if not len(places) or (row := rows.item(places.item(0))) >= segment.stop:
+                    at, segment.changed = 0, False
+                if at == len(places) or (row := rows.item(place := places.item(at))) >= segment.stop:
                     break
-                place, places = places.item(0), places[1:]
+                at += 1
                 yield row, gaps[:, place].tolist(), thresholds.item(place)
 
     def _mute_next(self, segment: Segment) -> None:
