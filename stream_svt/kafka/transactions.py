@@ -216,7 +216,7 @@ class TransactionalProducer:
             try:
                 response = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
             except errors.NodeNotReadyError as error:  # not sent
-                self._require_retriable(error)
+                self._log(error)
                 self._coordinator = None
                 await asyncio.sleep(PAUSE)
                 continue

@@ -103,7 +103,7 @@ class QueryTester:
         if codes is None:
             self._mute(segment, runs.filter.hits(dataset, segment.hashes))
         else:  # rows of one record, which has one dataset and timestamp
-            self._mute_entries(segment, runs.muted_entries.at(int(dataset), entries, int(clock)))
+            self._mute_entries(segment, codes, runs.muted_entries.at(int(dataset), entries, int(clock)))
         return segment
 
     def _barred(self, view: View, start: int, stop: int) -> int:
@@ -134,10 +134,11 @@ class QueryTester:
         segment.live[muted], segment.muted[muted] = False, True
         segment.changed = True
 
-    def _mute_entries(self, segment: Segment, muted: Sequence[int] | Integers, first: int = 0) -> None:
-        """Skip the rows, by index from ``first`` on, of these entries of their series."""
-        codes = segment.series[1]
-        if codes is None or not len(muted):
+    def _mute_entries(
+        self, segment: Segment, codes: Integers, muted: Sequence[int] | Integers, first: int = 0
+    ) -> None:
+        """Skip the rows, by index from ``first`` on, whose code is one of these."""
+        if not len(muted):
             return
         live, codes = segment.live[first:], codes[first:]
         if len(muted) == 1:
@@ -227,7 +228,7 @@ class QueryTester:
             runs, clock_ms = self.runs, segment.view.clock.item(row)
             alike = np.flatnonzero(segment.hashes == np.uint64(series)).tolist()
             muted = [code for code in alike if runs.is_muted(dataset, entries[code], clock_ms)]
-            self._mute_entries(segment, muted, row + 1 - segment.start)
+            self._mute_entries(segment, codes, muted, row + 1 - segment.start)
             return
         segment.muting.add(dataset, series)
         part = slice(row + 1 - segment.start, segment.checked - segment.start)
