@@ -31,7 +31,15 @@ from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Alert, ReleasedEvent
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.streams import Case, RandomSource, StepTo, Stream, batch_of, case_of, reduce_spec
+from stream_svt.proving.streams import (
+    Case,
+    RandomSource,
+    StepTo,
+    Stream,
+    batch_of_records,
+    case_of,
+    reduce_spec,
+)
 from stream_svt.settings.application import ApplicationSpec
 
 _SHOWN = 300
@@ -242,6 +250,7 @@ class _Execution:
             datasets=[dataset.name for dataset in self.spec.datasets],
             key=bytes(32),
             entropy=self.noise,
+            bounds=self.case.bounds,
             words=self.noise,
         )
         load(self.engine, self.records, self.progress)
@@ -255,7 +264,7 @@ class _Execution:
         first = self.engine.next_offset(feed.topic)
         if first is None or first >= feed.last:
             return
-        batch = batch_of(feed.topic, self.stream[feed.topic][first : feed.last], first)
+        batch = batch_of_records(feed.topic, self.stream[feed.topic][first : feed.last], first)
         done = False
         while not done:
             step = self.engine.step(batch)

@@ -1,19 +1,24 @@
-"""Random pairs of neighbouring streams, with commits, crashes, commands and changes of the specification."""
+"""Random pairs of neighbouring streams, with commits, crashes, commands and changes of the specification.
+
+A topic's records have one row each, or up to hundreds, as columnar records do: the offset is that of the record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain, groupby
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Action, Command
-from stream_svt.monitor.texts import TextList
+from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
@@ -25,9 +30,18 @@ DATASETS = 3
 """Largest number of datasets in a case; further datasets of a shard differ by number only."""
 
 _QUERIES = (20, 220)
+_COLUMNAR_QUERIES = (300, 900)
+_COLUMNAR = 0.25
+"""Share of topics with records of several rows."""
+_FEW, _MANY = (2, 12), (256, 400)
+"""Rows of short and of long columnar records: the latter are tested by themselves, by all monitors in turn."""
 _SERIES = 7
+_AT_ONCE = 70
+"""Rows of a topic, on average, that are read at once at most; but at least one record is."""
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
+_SMALL_BOUNDS = Bounds(runs=2, records=4, rejects=3, cost=150)
+"""Steps end within long records."""
 ACTIONS = (
     Action.PAUSE,
     Action.CLOSE,
@@ -67,8 +81,16 @@ class Row:
     monitor: str | None = None
 
 
-Stream = Mapping[str, Sequence[Row]]
-"""Rows by topic."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Rows of one dataset and timestamp; ``coded``: whether their series are entries of a dictionary."""
+
+    rows: tuple[Row, ...]
+    coded: bool = False
+
+
+Stream = Mapping[str, Sequence[Record]]
+"""Records by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,7 @@ class Case:
         spec: The first specification.
         script: Steps, the same on both streams.
         directions: How the answers of each dataset move from the first stream to the second.
+        bounds: Limits of a step and a commit.
     """
 
     spec: ApplicationSpec
@@ -98,10 +121,11 @@ class Case:
     first: Stream
     second: Stream
     directions: tuple[Neighbours, ...]
+    bounds: Bounds = BOUNDS
 
 
 def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
-    """Return rows of a topic as a batch that starts at offset `first`."""
+    """Return rows of a topic, each a record, as a batch that starts at offset `first`."""
     last = first + len(rows)
     split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in rows]
     return QueryBatch(
@@ -121,6 +145,33 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
         markers={k: row.set_id or "" for k, row in enumerate(rows) if row.closes},
         query_id=TextList([f"q{first + k}" for k in range(len(rows))]),
     )
+
+
+def batch_of_records(topic: str, records: Sequence[Record], first: int) -> QueryBatch:
+    """Return records of a topic as a batch that starts at offset `first`, as the worker decodes them."""
+    batch = batch_of(topic, [*chain.from_iterable(record.rows for record in records)], first)
+    counts = [len(record.rows) for record in records]
+    batch.end = first + len(records)
+    batch.offset = np.repeat(np.arange(first, batch.end, dtype=np.int64), counts)
+    batch.row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+    if any(record.coded for record in records):
+        parts = [_series(coded, [*group]) for coded, group in groupby(records, lambda record: record.coded)]
+        batch.series = TextParts([*chain.from_iterable(parts)])
+    return batch
+
+
+def _series(coded: bool, records: Sequence[Record]) -> Sequence[Texts]:
+    """Return the series of records, together as a list or each as codes of its dictionary, which repeats entries."""
+    series = [[row.series for row in record.rows] for record in records]
+    if not coded:
+        return [TextList([*chain.from_iterable(series)])]
+    found = []
+    for names in series:
+        entries = sorted({name for name in names if name is not None})
+        code = {name: number for number, name in enumerate(entries)}
+        codes = [-1 if name is None else code[name] + row % 2 * len(code) for row, name in enumerate(names)]
+        found.append(TextCodes(TextList(entries * 2), np.array(codes, dtype=np.int64)))
+    return found
 
 
 def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
@@ -156,74 +207,115 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
         free = not any(monitor.monotonic for monitor in monitors)
         directions.append(rng.choice([Neighbours.UP, Neighbours.DOWN] + [Neighbours.MIXED] * free))
         distances.append(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)))
-    first = {
-        topic: _rows(topic, every, rng) for topic in sorted({t for known in every for t in known.topics()})
-    }
+    topics = sorted({topic for known in every for topic in known.topics()})
+    first = {topic: _records(topic, every, rng) for topic in topics}
     second = {
-        topic: [_moved(row, directions[row.dataset], distances[row.dataset], rng) for row in rows]
-        for topic, rows in first.items()
+        topic: [
+            replace(
+                record,
+                rows=tuple(
+                    _moved(row, directions[row.dataset], distances[row.dataset], rng) for row in record.rows
+                ),
+            )
+            for record in records
+        ]
+        for topic, records in first.items()
     }
-    return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions))
+    bounds = rng.choice((BOUNDS, BOUNDS, _SMALL_BOUNDS))
+    return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions), bounds)
 
 
-def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Row]:
+def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Record]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
     clock = rng.choice(
         [one.terms.from_ms for one in datasets if one.terms.from_ms is not None] or [1_000_000]
     )
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
-    rows: list[Row] = []
-    for number in range(rng.randrange(*_QUERIES)):
+    columnar = rng.random() < _COLUMNAR
+    writer = _Writer([_Values.of(monitor) for monitor in monitors], rng.choice((0.05, 0.05, 0.0)), rng)
+    records: list[Record] = []
+    rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
+    while writer.written < rows:
         clock += rng.choice(pauses)
+        size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*_MANY))) if columnar else 1
+        head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
+        of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
+        records.append(Record(of_record, coded=columnar and rng.random() < 0.6))
+    return records
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the rows of a topic; ``options``: share of the rows with an option."""
+
+    monitors: Sequence[_Values]
+    options: float
+    rng: RandomSource
+    written: int = 0
+
+    def row(self, head: Row, *, many: bool) -> Row:
+        """Return the next row of a record, which has its dataset and timestamp."""
+        rng, number = self.rng, self.written
+        self.written += 1
         set_id = f"set{number // 40 - (number >= 40 and rng.random() < 0.1)}"
-        dataset = rng.randrange(0, len(datasets))
-        if rng.random() < 0.04:
-            rows.append(Row(dataset, None, time_ms=max(clock, 0), set_id=set_id, closes=True))
-            continue
-        monitor, threshold = rng.choice(monitors), None
-        if rng.random() < 0.05:
+        if rng.random() < 0.8 * self.options:
+            return replace(head, set_id=set_id, closes=True)
+        values, threshold = rng.choice(self.monitors), None
+        monitor = values.monitor
+        if rng.random() < self.options:
             threshold = monitor.threshold + rng.randrange(-4, 5) * monitor.granularity / 2
-        rows.append(
-            Row(
-                dataset=dataset,
-                time_ms=max(clock, 0),
-                value=_value(monitor, threshold or monitor.threshold, rng),
-                series=f"s{rng.randrange(0, _SERIES)}" if rng.random() < 0.9 else None,
-                set_id=set_id if rng.random() < 0.9 else None,
-                threshold=threshold,
-                monitor=monitor.name if rng.random() < 0.05 else None,
-            )
+        return replace(
+            head,
+            value=values.value(threshold or monitor.threshold, rng, many=many),
+            series=f"s{rng.randrange(0, _SERIES)}" if rng.random() < 0.9 else None,
+            set_id=set_id if rng.random() < 0.9 else None,
+            threshold=threshold,
+            monitor=monitor.name if rng.random() < self.options else None,
         )
-    return rows
 
 
-def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int | None:
-    """Return a value: most near the bar, some at or below zero, some beyond the bounds, some None (not a number)."""
-    branch = monitor.mechanism().branches[-1]
-    scale = monitor.granularity / branch.rate
-    bar = threshold + branch.corrections[0] * monitor.granularity
-    low, high = monitor.bounds
-    spread = Fraction(rng.randrange(-1000, 1001), 1000)
-    kinds: list[tuple[int, Fraction | None]] = [  # with their weights
-        (40, bar + (4 * spread - 3) * scale),
-        (5, bar + (12 + 10 * spread) * scale),
-        (5, bar - 3 * scale),
-        (5, threshold),
-        (15, threshold - abs(spread) * 20 * scale),
-        (5, Fraction(0)),
-        (5, -abs(spread) * scale),
-        (5, rng.choice((low, high)) + 2 * spread * monitor.sensitivity),
-        (5, spread * _FAR * 10 ** rng.randrange(0, 12)),
-        (7, low + (high - low) * (spread + 1) / 2),
-        (3, None),
-    ]
-    weights, values = zip(*kinds, strict=True)
-    (real,) = rng.choices(values, weights)
-    if real is None:
-        return None
-    step = monitor.granularity / rng.choice((1, 4))
-    return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Random values of a monitor; ``scale`` and ``correction`` in real units."""
+
+    monitor: MonitorSpec
+    scale: Fraction
+    correction: Fraction
+
+    @classmethod
+    def of(cls, monitor: MonitorSpec) -> _Values:
+        """Return the values of a monitor, in terms of its last branch."""
+        branch = monitor.mechanism().branches[-1]
+        return cls(monitor, monitor.granularity / branch.rate, branch.corrections[0] * monitor.granularity)
+
+    def value(self, threshold: Fraction, rng: RandomSource, *, many: bool) -> int | None:
+        """Return a value: most near the bar, some at or below zero, some beyond the bounds, some None (not a number).
+
+        Of ``many`` in one record, most are far below the bar.
+        """
+        monitor, scale, bar = self.monitor, self.scale, threshold + self.correction
+        low, high = monitor.bounds
+        spread = Fraction(rng.randrange(-1000, 1001), 1000)
+        kinds: list[tuple[int, Callable[[], Fraction | None]]] = [  # with their weights
+            (40, lambda: bar + (4 * spread - 3) * scale),
+            (5, lambda: bar + (12 + 10 * spread) * scale),
+            (5, lambda: bar - 3 * scale),
+            (5, lambda: threshold),
+            (15 + 800 * many, lambda: threshold - abs(spread) * 20 * scale),
+            (5, lambda: Fraction(0)),
+            (5, lambda: -abs(spread) * scale),
+            (5, lambda: rng.choice((low, high)) + 2 * spread * monitor.sensitivity),
+            (5, lambda: spread * _FAR * 10 ** rng.randrange(0, 12)),
+            (7, lambda: low + (high - low) * (spread + 1) / 2),
+            (3, lambda: None),
+        ]
+        weights, values = zip(*kinds, strict=True)
+        real = rng.choices(values, weights)[0]()
+        if real is None:
+            return None
+        step = monitor.granularity / rng.choice((1, 4))
+        return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
 
 
 def _moved(row: Row, direction: Neighbours, sensitivity: Fraction, rng: RandomSource) -> Row:
@@ -242,9 +334,13 @@ def _script(
     script: list[ScriptStep] = []
     fed = dict.fromkeys(spec.topics(), 0)
     remaining = list(later)
+    most = {
+        topic: max(2, _AT_ONCE * len(records) // sum(len(record.rows) for record in records))
+        for topic, records in stream.items()
+    }
     while any(fed[topic] < len(stream[topic]) for topic in fed):
         topic = rng.choice(sorted(fed))
-        fed[topic] = min(len(stream[topic]), fed[topic] + rng.randrange(1, 71))
+        fed[topic] = min(len(stream[topic]), fed[topic] + rng.randrange(1, most[topic] + 1))
         script.append(StepTo(topic, fed[topic]))
         kind = rng.random()
         if kind < 0.3:

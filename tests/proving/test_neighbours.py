@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -12,13 +13,15 @@ from msgspec import structs
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
-from stream_svt.proving import Summary, prove
+from stream_svt.monitor.texts import TextCodes
+from stream_svt.proving import Summary, neighbours, prove, streams
 from stream_svt.proving.neighbours import check_case
 from stream_svt.proving.streams import ACTIONS, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec, load_spec
@@ -31,7 +34,13 @@ MAX_CASES = 150
 """Number of cases within which a mutant must be detected."""
 
 
-def any_monitor(rng: random.Random, name: str) -> str:
+def any_grid(rng: random.Random) -> str:
+    """A random topic and grid: monitors that share both test long records together."""
+    topic, bounds = rng.choice(["t", "t", "u"]), rng.choice(["[0, 100000]", "[-50, 700]"])
+    return f"topic: {topic}, bounds: {bounds}, granularity: {rng.choice(['1', '1/4', '0.01', '5/2'])}"
+
+
+def any_monitor(rng: random.Random, name: str, grid: str) -> str:
     """A monitor with random options of every kind."""
 
     def one_of(*options: str) -> str:
@@ -47,10 +56,9 @@ def any_monitor(rng: random.Random, name: str) -> str:
     )
     sets = "sweep" in append
     return (
-        f"name: {name}, topic: {one_of('t', 't', 'u')}, epsilon: {one_of('1', '0.3', '2.5')}, "
+        f"name: {name}, {grid}, epsilon: {one_of('1', '0.3', '2.5')}, "
         f"cutoff: {one_of('1', '3', '6')}, sensitivity: {one_of('1', '2', '5/2')}, "
-        f"monotonic: {one_of('true', 'false')}, bounds: {one_of('[0, 100000]', '[-50, 700]')}, "
-        f"threshold: {one_of('500', '0', '20.5')}, granularity: {one_of('1', '1/4', '0.01', '5/2')}"
+        f"monotonic: {one_of('true', 'false')}, threshold: {one_of('500', '0', '20.5')}"
         + one_of("", ", mechanism: adaptive", ", mechanism: ladder")
         + one_of("", "", ", query_noise: laplace", ", threshold_noise: laplace")
         + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
@@ -67,7 +75,9 @@ def any_spec(rng: random.Random) -> ApplicationSpec:
     """An application with random monitors and budgets."""
     while True:
         limit = rng.choice(["9", "30", "2.4", "{rho: 6}"])
-        monitors = "".join(f"  - {{{any_monitor(rng, f'm{k}')}}}\n" for k in range(1 + rng.randrange(2)))
+        grids = [any_grid(rng)] * 2 if rng.random() < 0.5 else [any_grid(rng), any_grid(rng)]
+        named = [any_monitor(rng, f"m{k}", grid) for k, grid in enumerate(grids)]
+        monitors = "".join(f"  - {{{monitor}}}\n" for monitor in named[: 1 + rng.randrange(2)])
         text = f"application: app\ndatasets:\n  - {{names: [a, b, c], limit: {limit}, unit: one basket}}\nmonitors:\n"
         try:
             return load_spec(text + monitors)
@@ -76,8 +86,11 @@ def any_spec(rng: random.Random) -> ApplicationSpec:
 
 
 def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
-    """Specifications that may be applied one after another."""
-    later = []
+    """Specifications that may be applied one after another: none if monitors declare their topic differently."""
+    later: list[ApplicationSpec] = []
+    declared = {(one.topic, one.sensitivity, one.monotonic) for one in spec.monitors}
+    if len(declared) > len({one.topic for one in spec.monitors}):
+        return later
     for _ in range(rng.randrange(3)):
         update = rng.choice(
             [
@@ -92,6 +105,15 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
         spec = replace(spec, monitors=tuple(one.model_copy(update=update) for one in spec.monitors))
         later.append(spec)
     return later
+
+
+TOGETHER = [
+    ("plain", "adaptive"),
+    ("retry", "general"),
+    ("sweep", "few short mutes"),
+    ("resampled", "ladder", "never muted"),
+]
+"""Monitors of one grid and topic."""
 
 
 def sources(seed: str, cases: int) -> Iterator[random.Random]:
@@ -113,6 +135,37 @@ def test_neighbouring_streams_cannot_be_distinguished_in_any_form(form):
     assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
     assert summary.largest_cost <= 1
+
+
+@pytest.mark.parametrize("forms", TOGETHER, ids=" and ".join)
+def test_neighbouring_streams_cannot_be_distinguished_in_records_that_monitors_test_together(
+    forms, monkeypatch
+):
+    reached = Counter()
+
+    def count(owner, name, what, holds):
+        original = getattr(owner, name)
+
+        def counted(*given, **options):
+            result = original(*given, **options)
+            reached[what] += bool(holds(result, *given))
+            return result
+
+        monkeypatch.setattr(owner, name, counted)
+
+    def is_within(_, engine, *__):
+        return any(runner.row for runner in engine.runners.values())
+
+    monkeypatch.setattr(streams, "_COLUMNAR", 1)
+    count(QueryBatch, "packing", "packed together", lambda packing, *_: packing)
+    count(TextCodes, "coded", "series by code", lambda *_: True)
+    count(neighbours, "load", "a restart within a record", is_within)
+    summary = prove(spec_of(*(FORMS[form] for form in forms)), sources("together", 4))
+    assert summary.counterexample is None, summary.counterexample
+    assert summary.alerts > 0
+    assert summary.largest_cost <= 1
+    assert all(reached.values()), reached
+    assert len(reached) == 3
 
 
 def test_some_alignment_costs_all_that_was_charged():
