@@ -203,7 +203,7 @@ class Packing:
     """Packed columns of tests, but for salt and branch: made once where several monitors test the same queries.
 
     The columns, those of `Identity`, are checked as `Sampler.draw` says, and nobody changes them. ``words`` has two for
-    each test as `KeyedWords` encrypts them, in tiles; behind the last test they are arbitrary.
+    each test, its block without salt and branch, in tiles; behind the last test they are arbitrary.
     """
 
     __slots__ = ("columns", "words")
@@ -233,52 +233,69 @@ class WordSource(Protocol):
         """Yield the following words of one of the two uniforms of a test of the last call, without end."""
 
 
+class Blocks:
+    """Blocks of tests: ``salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48)``, as two words each.
+
+    Attributes:
+        bytes: The memory of the blocks, for encryption.
+    """
+
+    def __init__(self) -> None:
+        self._tiles = np.empty((_CHUNK // _TILE, 2 * _TILE), dtype="<u8")
+        self._tile = np.empty(2 * _TILE, dtype="<u8")
+        self._blocks: Words = self._tiles.reshape(_CHUNK, 2)
+        self._word = np.empty(_CHUNK, dtype=np.uint64)
+        self._branch = 0
+        self.bytes = self._tiles.data.cast("B")
+
+    def of(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
+        """Return the blocks of some tests, at most 16,384, shape (tests, 2), valid until the next call.
+
+        ``other_branch``: see `WordSource`.
+        """
+        blocks = self._blocks[: part.stop - part.start]
+        if other_branch:
+            blocks[:, 1] ^= np.uint64((identity.branch ^ self._branch) << 48)
+        elif identity.packing is not None:
+            self._salt(identity.packing, identity, part)
+        else:
+            _pack(identity, part, blocks, self._word[: len(blocks)])
+        self._branch = identity.branch
+        return blocks
+
+    def _salt(self, packing: Packing, identity: Identity, part: slice) -> None:
+        """Write packed tests, salted, to the blocks."""
+        high, low = identity.salt
+        self._tile[0::2], self._tile[1::2] = high, low ^ identity.branch << 48
+        tiles = packing.words[part.start // _TILE : -(-part.stop // _TILE)]
+        np.bitwise_xor(tiles, self._tile, out=self._tiles[: len(tiles)])
+
+
 class KeyedWords:
     """Words as a keyed function of the test's identity: the same test always gets the same words.
 
-    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48))``. Its
-    halves are the first words of both uniforms. Further bits come from ``AES_k2`` of the same input, then of its own
-    output. If AES is indistinguishable from a random permutation, different identities and salts have independent
-    words.
+    One AES-128 block per test, ``AES_k1`` of its block in `Blocks`. Its halves are the first words of both uniforms.
+    Further bits come from ``AES_k2`` of the same input, then of its own output. If AES is indistinguishable from a
+    random permutation, different identities and salts have independent words.
     """
 
     def __init__(self, key: bytes) -> None:
         require(len(key) == KEY_BYTES, f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
         self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - a PRF
         self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305
-        self._tiles = np.empty((_CHUNK // _TILE, 2 * _TILE), dtype="<u8")
-        self._tile = np.empty(2 * _TILE, dtype="<u8")
-        self._input = self._tiles.reshape(_CHUNK, 2)
-        self._bytes = self._tiles.data.cast("B")
+        self._blocks = Blocks()
         self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
-        self._word = np.empty(_CHUNK, dtype=np.uint64)
-        self._branch = 0
 
     def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
         """Return the words of some tests, at most 16,384; see `WordSource`."""
-        size = part.stop - part.start
-        block = self._input[:size]
-        if other_branch:
-            block[:, 1] ^= np.uint64((identity.branch ^ self._branch) << 48)
-        elif identity.packing is not None:
-            self._salt(identity.packing, identity, part)
-        else:
-            _pack(identity, part, block, self._word[:size])
-        self._branch = identity.branch
-        self._noise_cipher.update_into(self._bytes[: 16 * size], self._output)
+        size = len(self._blocks.of(identity, part, other_branch=other_branch))
+        self._noise_cipher.update_into(self._blocks.bytes[: 16 * size], self._output)
         return self._bits[:size]
-
-    def _salt(self, packing: Packing, identity: Identity, part: slice) -> None:
-        """Write packed tests, salted, to the input."""
-        high, low = identity.salt
-        self._tile[0::2], self._tile[1::2] = high, low ^ identity.branch << 48
-        tiles = packing.words[part.start // _TILE : -(-part.stop // _TILE)]
-        np.bitwise_xor(tiles, self._tile, out=self._tiles[: len(tiles)])
 
     def further(self, half: int, index: int) -> Iterator[int]:
         """Yield the following words of a test of the last call; see `WordSource`."""
-        block = self._input[index].tobytes()
+        block = bytes(self._blocks.bytes[16 * index : 16 * index + 16])
         while True:
             block = self._refinement_cipher.update(block)
             yield int.from_bytes(block[8 * half : 8 * half + 8], "little")

@@ -23,9 +23,10 @@ import numpy as np
 
 from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
-from stream_svt.mechanisms.sampler import Identity, Words, decimal_context, draw_threshold, exact_draw
+from stream_svt.mechanisms.sampler import Blocks, Identity, Words, decimal_context, draw_threshold, exact_draw
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
+from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Alert, ReleasedEvent
@@ -44,6 +45,7 @@ from stream_svt.settings.application import ApplicationSpec
 
 _SHOWN = 300
 _SALT_BYTES = 16
+_U = np.uint64
 _WORD = 64
 _MIDDLES = repeat(1 << 63)
 """Words that follow those of a uniform number."""
@@ -128,6 +130,8 @@ def moved(uniforms: Uniforms, move: int, law: Law) -> Uniforms:
 class NoiseSource:
     """All noise of a stream, drawn at first use: of queries as words, so that the engine tests them as in service.
 
+    Words belong to what the block that the service encrypts says of the test, without its salt.
+
     A call returns entropy for runs: words of threshold noise, then a salt that holds the number of the run.
 
     Attributes:
@@ -147,6 +151,7 @@ class NoiseSource:
     tests: dict[Test, tuple[int, Uniforms]] = field(default_factory=dict)
     moves: dict[Test, int] = field(default_factory=dict)
     _last: list[Uniforms] = field(default_factory=list)
+    _blocks: Blocks = field(default_factory=Blocks)
 
     @property
     def runs(self) -> int:
@@ -163,11 +168,15 @@ class NoiseSource:
         drawn.append(given[len(drawn)] if len(drawn) < len(given) else fresh)
         return drawn[-1].to_bytes(8, "big")
 
-    def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:  # noqa: ARG002
+    def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
         """Return the first words of each test's uniforms: see `WordSource`."""
-        salt, *others, _ = identity
-        columns = [column[part].tolist() for column in np.broadcast_arrays(salt[0], *others)]
-        self._last = [self._uniforms(tuple(test), value) for *test, value in zip(*columns, strict=True)]
+        blocks = self._blocks.of(identity, part, other_branch=other_branch)
+        number = identity.salt[0] if isinstance(identity.salt[0], int) else identity.salt[0][part]
+        runs, *columns = (
+            column.tolist() for column in np.broadcast_arrays(number, *_unpacked(blocks, number))
+        )
+        tests = zip(zip(runs, *columns[:-1], strict=True), columns[-1], strict=True)
+        self._last = [self._uniforms(test, value) for test, value in tests]
         return np.array([(up[0], down[0]) for up, down in self._last], dtype=np.uint64).reshape(-1, 2)
 
     def further(self, half: int, index: int) -> Iterator[int]:
@@ -188,6 +197,14 @@ class NoiseSource:
             uniforms = [self.rng.randrange(0, 1 << _WORD)], [self.rng.randrange(0, 1 << _WORD)]
         self.tests[test] = value, uniforms
         return uniforms
+
+
+def _unpacked(blocks: Words, number: Words | int) -> tuple[Words | Integers, ...]:
+    """Return offset, row, attempt, branch and grid value of blocks, given the number of the run, all of their salt."""
+    high, low = blocks[:, 0] ^ np.asarray(number, np.uint64), blocks[:, 1]
+    offset, attempt, branch = high >> _U(16), low >> _U(52) & _U(0xFF), low >> _U(48) & _U(0xF)
+    row = (high & _U(0xFFFF)) << _U(4) | low >> _U(60)
+    return offset, row, attempt, branch, (low << _U(16)).view(np.int64) >> 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +348,9 @@ def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
     summary.commits += sum(what == "progress of a commit" for what, _ in first.observations)
     summary.crashes += case.script.count("crash")
     summary.commands += sum(isinstance(step, Command) for step in case.script)
+    for alert, test in first.alerts:
+        if test not in first.noise.tests:
+            return f"the noise of the alert {_named(alert)} belongs to another test"
     run_words = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
@@ -357,6 +377,12 @@ def _difference(first: Sequence[Observation], second: Sequence[Observation]) -> 
     return None
 
 
+def _named(alert: Alert) -> str:
+    """Return monitor, dataset and position of an alert."""
+    at = alert.position
+    return f"of monitor {alert.monitor} on {alert.dataset} at offset {at.offset}, row {at.row},"
+
+
 def _short(content: object) -> str:
     text = repr(content)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
@@ -374,9 +400,8 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
         law = run.mechanism.branch_laws[branch]
         if move < 0 and not law.noise.may_move_down:
             return (
-                f"the alert of monitor {alert.monitor} on {alert.dataset} at offset {alert.position.offset} is the "
-                f"same only if noise falls by {-move} steps, which one-sided noise must not: the answer moved further "
-                "than declared"
+                f"the alert {_named(alert)} is the same only if noise falls by {-move} steps, which one-sided noise "
+                "must not: the answer moved further than declared"
             )
         costs[run.dataset] += abs(move) * law.rate
     for number, (dataset, cost) in enumerate(zip(datasets, costs, strict=True)):
