@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.sampler import Blocks, Packing
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.query_tester import QueryTester
+from stream_svt.monitor.released import Alert
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
@@ -187,13 +190,14 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
 GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")
 RETRY = FORMS["retry"].replace("epsilon: 1", "epsilon: 20")
 """With a large epsilon values lie close together, so a neighbour changes their order."""
-MUTANTS: dict[str, tuple[type, str, Callable[..., object], str]] = {}
-"""Class, method, what is called instead (with the original first), and the form of the monitor."""
+PLAIN, FINE = FORMS["plain"], FORMS["fine"]
+MUTANTS: dict[str, tuple[type, str, Callable[..., object], tuple[str, ...]]] = {}
+"""Class, method, what is called instead (with the original first), and the forms of the monitors."""
 
 
-def mutant(owner: type, method: str, form: str = FORMS["plain"]):
+def mutant(owner: type, method: str, *forms: str):
     def register(changed: Callable[..., object]) -> None:
-        MUTANTS[changed.__name__] = owner, method, changed, form
+        MUTANTS[changed.__name__] = owner, method, changed, forms or (PLAIN,)
 
     return register
 
@@ -265,14 +269,61 @@ def forgets_the_charge_of_a_top(original, self, *top):
     return woken
 
 
+@mutant(QueryBatch, "packing", FINE, PLAIN)
+def packs_for_the_grid_of_another_monitor(original, self, grid, *rows):
+    grid = vars(self).setdefault("first_grid", grid)
+    self.shared = {grid: 2}
+    return original(self, grid, *rows)
+
+
+@mutant(Packing, "__init__", PLAIN, PLAIN)
+def packs_without_the_row(original, self, offset, row, value):
+    original(self, np.full(len(value), offset), 0, value)
+    self.columns = offset, row, 0, value
+
+
+@mutant(Blocks, "_salt", PLAIN, PLAIN)
+def salts_a_packing_as_for_its_first_monitor(original, self, packing, identity, part):
+    if getattr(self, "packing", None) is not packing:
+        self.packing, self.salt = packing, identity.salt
+    original(self, packing, identity._replace(salt=self.salt), part)
+
+
+@mutant(QueryTester, "reached", PLAIN, PLAIN)
+def takes_the_threshold_noise_of_another_dataset(original, self, tests, *rest, **options):
+    noise, secrets = self.runs.secrets["noise"], self.runs.secrets.copy()
+    if tests.packing is not None:
+        noise[tests.dataset] = noise[tests.dataset - 1]
+    result = original(self, tests, *rest, **options)
+    self.runs.secrets[:] = secrets
+    return result
+
+
+@mutant(QueryTester, "_find_tops")
+def reports_rows_behind_the_last_top_of_a_run(original, self, segment):
+    rows, gaps, _ = self.candidates(segment.view, segment.start, segment.live)
+    original(self, segment)
+    of_record = segment.is_long and isinstance(segment.dataset, int)
+    if not (of_record and segment.tops) or self.runs.is_open(segment.dataset):
+        return
+    events, batch = self.runs.accounts.next.events, segment.view.batch
+    event = next(event for event in reversed(events) if isinstance(event.data, Alert))
+    free = structs.replace(event.data.account, charge=0.0)
+    for row, gap in zip(rows.tolist(), gaps[0].tolist(), strict=True):
+        if row > segment.tops[-1] and gap >= 0:
+            at = structs.replace(event.data.position, row=int(batch.row[row]))
+            alert = structs.replace(event.data, position=at, gap=float(gap), account=free)
+            events.append(structs.replace(event, data=alert))
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_rule_of_the_engine_is_detected(name, monkeypatch):
-    owner, method, changed, form = MUTANTS[name]
+    owner, method, changed, forms = MUTANTS[name]
     original = getattr(owner, method)
     monkeypatch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
     monkeypatch.setattr(owner, method, lambda *given, **options: changed(original, *given, **options))
     limit = "{names: [a, b, c], limit: 300, unit: one basket}"
-    assert prove(spec_of(form, datasets=limit), sources(name, MAX_CASES)).counterexample is not None
+    assert prove(spec_of(*forms, datasets=limit), sources(name, MAX_CASES)).counterexample is not None
 
 
 def test_cases_cover_directions_of_all_kinds():
