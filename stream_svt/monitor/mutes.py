@@ -1,20 +1,20 @@
-"""The series that a monitor's tops mute, and a filter that finds queries of muted series."""
+"""The series that a monitor's tops mute, and the queries of these series."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
-from typing import ClassVar
+from itertools import islice, repeat, takewhile
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.batch import Integers
+from stream_svt.monitor.batch import NO_ROWS, Integers, Mask
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import StoredMute
-from stream_svt.monitor.texts import TextList, Texts, hash_of
+from stream_svt.monitor.texts import Hashes, Texts, TextSlices, hash_of
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
@@ -22,7 +22,11 @@ NEVER_MUTED = -1
 """A clock before all others."""
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL = 2**64 - 1
-_SMALLEST, _LOAD = 2**14, 64
+_SMALLEST, _LOAD = 2**10, 16
+"""Fewest slots of a table, and slots of each entry: a pair that has no entry mostly meets an empty one."""
+_EMPTY, _WORD = -1, 8
+_FEW = 16
+"""Rows that are looked up one by one."""
 _CODES_KEPT = 10_000
 """Datasets whose codes of muted entries are kept."""
 
@@ -37,7 +41,7 @@ class Mutes(Queue[StoredMute]):
     def until(self, series: str | None) -> int:
         """Return the clock (ms) before which a series is muted."""
         mute = None if series is None else self.entries.get(series)
-        return NEVER_MUTED if mute is None else _end(mute)
+        return NEVER_MUTED if mute is None else clock_of(mute.until)
 
     def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
         """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
@@ -56,9 +60,9 @@ class Mutes(Queue[StoredMute]):
         """Number of mutes ever removed."""
         return self.count - len(self.entries)
 
-    def end_run(self) -> None:
-        """End the mutes that hold until the run ends."""
-        self._discard(mute for mute in self.entries.values() if mute.until == UNTIL_RUN_ENDS)
+    def end_run(self) -> list[str]:
+        """End the mutes that hold until the run ends; return their series."""
+        return self._discard(mute for mute in self.entries.values() if mute.until == UNTIL_RUN_ENDS)
 
     def _discard(self, mutes: Iterable[StoredMute]) -> list[str]:
         names = [mute.name for mute in mutes]
@@ -67,60 +71,181 @@ class Mutes(Queue[StoredMute]):
         return names
 
 
-def _end(mute: StoredMute) -> int:
+def clock_of(until: int) -> int:
     """Return the clock (ms) at which a mute ends."""
-    return NEVER if mute.until < 0 else mute.until
+    return NEVER if until < 0 else until
 
 
-class MuteFilter:
-    """A Bloom filter, with one hash function, of a monitor's mutes: finds all muted queries and few others.
+class MuteIndex:
+    """When the mutes of a monitor end, looked up for many queries at once.
 
-    The caller looks each hit up: outcomes do not depend on the hash, which differs between processes.
+    A hash table with linear probing over pairs of dataset and series: hashes find candidates, names decide.
     """
 
     def __init__(self, mutes: Mapping[int, Mutes]) -> None:
         self._mutes = mutes
-        self._rebuild(mutes)
+        self._count = 0
+        self._keys, self._ends = np.zeros(0, np.uint64), NO_ROWS
+        self._datasets = self._start = self._length = NO_ROWS
+        self._names = bytearray()
+        self._resize(NEVER_MUTED, 0)
+        for dataset, held in mutes.items():
+            self.load(dataset, held)
 
-    def hits(self, datasets: Integers | int, hashes: NDArray[np.uint64]) -> Integers:
-        """Return the indexes of queries that may be muted, given dataset, or that of all, and hash of their series."""
-        return np.flatnonzero(self._marks.take(self._indexes(datasets, hashes)))
+    def load(self, dataset: int, mutes: Mutes) -> None:
+        """Add the mutes of a dataset that has none here."""
+        parts = [mute.name.encode() for mute in mutes.entries.values()]
+        if self._count + len(parts) >= len(self._keys):
+            self._resize(NEVER_MUTED, len(parts))
+        first, self._count = self._count, self._count + len(parts)
+        rows = slice(first, self._count)
+        self._keys[rows] = _keys(dataset, TextSlices.of(parts).hashes())
+        self._ends[rows], self._datasets[rows] = (
+            [clock_of(mute.until) for mute in mutes.entries.values()],
+            dataset,
+        )
+        self._enter(first, parts)
 
-    def add(self, dataset: int, *hashes: int) -> None:
-        """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
-        self._count += len(hashes)
-        self._datasets.add(dataset)
-        if self._count * _LOAD > len(self._marks):
-            self._rebuild(self._datasets)
-            return
-        for one in hashes:  # as in `_indexes`, without arrays
-            self._marks[((one ^ dataset * _SPREAD) * _SPREAD & _ALL) >> self._shift] = True
+    def put(self, dataset: int, series: str, end: int, clock_ms: int, known: int | None = None) -> None:
+        """Store the clock (ms) at which the mute of a series ends, given the clock now.
 
-    def _rebuild(self, datasets: Collection[int]) -> None:
-        """Mark the mutes of these datasets, which are all that may have some."""
-        entries = {
-            number: held.entries
-            for number in datasets
-            if (held := self._mutes.get(number)) is not None and held.entries
-        }
-        self._datasets = set(entries)
-        sizes = [len(series) for series in entries.values()]
-        self._count = sum(sizes)
-        self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
-        self._shift = 65 - len(self._marks).bit_length()
-        numbers = np.repeat(np.array(list(entries), dtype=np.int64), sizes)
-        series = TextList([mute.name for held in entries.values() for mute in held.values()])
-        self._marks[self._indexes(numbers, series.hashes())] = True
+        ``known`` is the hash of the series, where it is known.
+        """
+        name = series.encode()
+        key, slot = self._slot_of(dataset, name, hash_of(name) if known is None else known)
+        number = self._table.item(slot)
+        if number == _EMPTY:
+            number = self._table[slot] = self._count
+            self._keys[number], self._datasets[number] = key, dataset
+            self._start[number], self._length[number] = len(self._names), len(name)
+            self._names += name
+            self._count += 1
+        self._ends[number] = end
+        if self._count == len(self._keys):
+            self._resize(clock_ms, 1)
 
-    def _indexes(self, datasets: Integers | int, hashes: NDArray[np.uint64]) -> Integers:
-        spread = np.uint64(_SPREAD)
-        if isinstance(datasets, int):
-            keys = hashes ^ np.uint64(datasets * _SPREAD & _ALL)
+    def remove(self, dataset: int, series: str) -> None:
+        """Remove a mute."""
+        name = series.encode()
+        _, slot = self._slot_of(dataset, name, hash_of(name))
+        if (number := self._table.item(slot)) != _EMPTY:
+            self._ends[number] = NEVER_MUTED
+
+    def _slot_of(self, dataset: int, name: bytes, hashed: int) -> tuple[int, int]:
+        """Return the key of a pair, and the slot with its entry or an empty one: `_find` for one, without arrays."""
+        key = (hashed ^ dataset * _SPREAD) * _SPREAD & _ALL
+        table, last = self._table, len(self._table) - 1
+        slot = key >> 64 - last.bit_length()
+        while (number := table.item(slot)) != _EMPTY:
+            start, length = self._start.item(number), self._length.item(number)
+            if self._datasets.item(number) == dataset and self._names[start : start + length] == name:
+                break
+            slot = (slot + 1) & last
+        return key, slot
+
+    def ends(
+        self, datasets: Integers | int, series: Texts, rows: Integers | None = None
+    ) -> tuple[Integers, Integers]:
+        """Return the rows, of these or of all, whose series has a mute, and the clocks (ms) at which it ends.
+
+        ``datasets`` is that of each row of ``series``, or that of all.
+        """
+        if rows is not None and len(rows) <= _FEW:
+            of_rows = repeat(datasets) if isinstance(datasets, int) else datasets[rows].tolist()
+            pairs = zip(of_rows, rows.tolist(), strict=False)
+            ends = np.array([self._until(dataset, series[row]) for dataset, row in pairs], dtype=np.int64)
         else:
-            keys = hashes ^ (datasets.view(np.uint64) * spread)
-        keys *= spread
-        keys >>= np.uint64(self._shift)
-        return keys.view(np.int64)
+            rows, numbers = self._find(datasets, series, rows)
+            ends = self._ends[numbers]
+        is_muted = ends != NEVER_MUTED
+        return rows[is_muted], ends[is_muted]
+
+    def _until(self, dataset: int, series: str | None) -> int:
+        mutes = self._mutes.get(dataset)
+        return NEVER_MUTED if mutes is None else mutes.until(series)
+
+    def _find(
+        self, datasets: Integers | int, series: Texts, rows: Integers | None
+    ) -> tuple[Integers, NDArray[Any]]:
+        """Return the rows whose pair has an entry, and the numbers of the entries."""
+        keys = _keys(datasets, series.hashes())
+        if rows is not None:
+            keys = keys[rows]
+        slots = self._slots(keys)
+        numbers: NDArray[Any] = self._table.take(slots)
+        left = np.flatnonzero(numbers != _EMPTY)
+        rows = left if rows is None else rows[left]
+        keys, slots, numbers = keys[left], slots[left], numbers[left]
+        found: list[tuple[Integers, NDArray[Any]]] = [(NO_ROWS, NO_ROWS)]
+        while len(rows):
+            is_same = self._keys[numbers] == keys
+            same = np.flatnonzero(is_same)
+            is_same[same] = self._are_same(numbers[same], datasets, series, rows[same])
+            found.append((rows[is_same], numbers[is_same]))
+            slots = self._next(slots)
+            numbers = self._table[slots]
+            left = np.flatnonzero(~is_same & (numbers != _EMPTY))
+            rows, keys, slots, numbers = rows[left], keys[left], slots[left], numbers[left]
+        return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+
+    def _are_same(
+        self, numbers: NDArray[Any], datasets: Integers | int, series: Texts, rows: Integers
+    ) -> Mask:
+        """Return whether each entry is that of its row; their keys are equal."""
+        is_same: Mask = self._datasets[numbers] == (datasets if isinstance(datasets, int) else datasets[rows])
+        is_same &= series.same(rows, TextSlices(self._names, self._start[numbers], self._length[numbers]))
+        return is_same
+
+    def _resize(self, clock_ms: int, more: int) -> None:
+        """Make room for more entries, and remove those whose mutes have ended at a clock."""
+        kept = np.flatnonzero(self._ends[: self._count] > clock_ms)
+        start, names = self._start[kept], self._names
+        parts = [
+            bytes(names[begin:end])
+            for begin, end in zip(start.tolist(), (start + self._length[kept]).tolist(), strict=True)
+        ]
+        self._count = len(kept)
+        size = max(_SMALLEST, 1 << (_LOAD * (self._count + more)).bit_length())
+        room = size // _LOAD
+        self._keys, self._ends, self._datasets = (
+            np.concatenate([column[kept], np.zeros(room - len(kept), column.dtype)])
+            for column in (self._keys, self._ends, self._datasets)
+        )
+        self._start, self._length = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        self._names = bytearray(_WORD)
+        self._table: NDArray[np.int32] = np.full(size, _EMPTY, dtype=np.int32)
+        self._enter(0, parts)
+
+    def _enter(self, first: int, parts: Sequence[bytes]) -> None:
+        """Store the names of the entries from a number on, and enter these into the table."""
+        rows = slice(first, self._count)
+        length = self._length[rows] = np.fromiter(map(len, parts), np.int64, len(parts))
+        self._start[rows] = len(self._names) + np.cumsum(length) - length
+        self._names += b"".join(parts)
+        numbers = np.arange(first, self._count, dtype=np.int32)
+        slots = self._slots(self._keys[rows])
+        while len(numbers):
+            is_free = self._table[slots] == _EMPTY
+            self._table[slots[is_free]] = numbers[is_free]  # the last one, where several have one slot
+            left = self._table[slots] != numbers
+            numbers, slots = numbers[left], self._next(slots[left])
+
+    def _slots(self, keys: Hashes) -> Integers:
+        return (keys >> np.uint64(64 - (len(self._table) - 1).bit_length())).view(np.int64)
+
+    def _next(self, slots: Integers) -> Integers:
+        return (slots + 1) & (len(self._table) - 1)
+
+
+def _keys(datasets: Integers | int, hashes: Hashes) -> Hashes:
+    """Return the hash of each pair of dataset and series."""
+    spread = np.uint64(_SPREAD)
+    if isinstance(datasets, int):
+        keys = hashes ^ np.uint64(datasets * _SPREAD & _ALL)
+    else:
+        keys = hashes ^ (datasets.view(np.uint64) * spread)
+    keys *= spread
+    return keys
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -140,8 +265,8 @@ class MutedEntries:
     It keeps one dictionary, the codes of `_CODES_KEPT` datasets, and no more codes than there are mutes of its series.
     """
 
-    def __init__(self, mutes: Mapping[int, Mutes], hits: MuteFilter) -> None:
-        self._mutes, self._filter = mutes, hits
+    def __init__(self, mutes: Mapping[int, Mutes], index: MuteIndex) -> None:
+        self._mutes, self._index = mutes, index
         self._entries: Texts | None = None
         self._known: dict[int, _MutedCodes] = {}
 
@@ -151,20 +276,13 @@ class MutedEntries:
             self._entries, self._known = entries, {}
         mutes, known = self._mutes[dataset], self._known.get(dataset)
         if known is None or known.mutes is not mutes or known.removed != mutes.removed:
-            codes = self._filter.hits(dataset, entries.hashes())
-            known = self._known[dataset] = _MutedCodes(
-                mutes, mutes.count, mutes.removed, *_muted(mutes, entries, codes)
-            )
+            muted = self._index.ends(dataset, entries)
+            known = self._known[dataset] = _MutedCodes(mutes, mutes.count, mutes.removed, *muted)
         elif known.count != mutes.count:
             newest = [*islice(reversed(mutes.entries.values()), mutes.count - known.count)]
             hashes = np.array([hash_of(mute.name.encode()) for mute in newest], dtype=np.uint64)
-            codes, ends = _muted(mutes, entries, np.flatnonzero(np.isin(entries.hashes(), hashes)))
+            rows = np.flatnonzero(np.isin(entries.hashes(), hashes))
+            codes, ends = self._index.ends(dataset, entries, rows)
             known.codes, known.ends = np.append(known.codes, codes), np.append(known.ends, ends)
             known.count = mutes.count
         return known.codes[clock_ms < known.ends]
-
-
-def _muted(mutes: Mutes, entries: Texts, codes: Integers) -> tuple[Integers, Integers]:
-    """Return the codes, of these, whose entry has a mute, and the clocks (ms) at which these mutes end."""
-    ends = np.array([mutes.until(entries[code]) for code in codes.tolist()], dtype=np.int64)
-    return codes[ends != NEVER_MUTED], ends[ends != NEVER_MUTED]

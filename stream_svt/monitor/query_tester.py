@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,7 +100,7 @@ class QueryTester:
             return segment
         entries, codes = segment.series
         if codes is None:
-            self._mute(segment, runs.filter.hits(dataset, segment.hashes))
+            self._mute(segment, *runs.mute_index.ends(dataset, entries))
         else:  # rows of one record, which has one dataset and timestamp
             self._mute_entries(segment, codes, runs.muted_entries.at(int(dataset), entries, int(clock)))
         return segment
@@ -119,20 +118,18 @@ class QueryTester:
         barred = view.only_eligible((status == Status.PENDING) | passed, start, stop)
         return start + int(barred.argmax()) if barred.any() else stop
 
-    def _mute(self, segment: Segment, suspects: Integers) -> None:
-        """Skip the rows whose series, which no other row shares an entry with, is muted at their clock."""
-        if not len(suspects):
-            return
-        (entries, _), runs = segment.series, self.runs
-        datasets = segment.datasets(suspects)
-        of_suspects = repeat(datasets) if isinstance(datasets, int) else datasets.tolist()
-        pairs = zip(of_suspects, suspects.tolist(), strict=False)
-        ends = np.array([runs.muted_until(dataset, entries[entry]) for dataset, entry in pairs])
-        clock = segment.clock if isinstance(segment.clock, int) else segment.clock[suspects]
-        muted = suspects[clock < ends]
+    def _mute(self, segment: Segment, rows: Integers, ends: Integers) -> None:
+        """Skip rows, by index, whose series, which no other row shares an entry with, is muted up to these clocks."""
+        muted = rows[(segment.clock if isinstance(segment.clock, int) else segment.clock[rows]) < ends]
         muted = muted[segment.live[muted]]
-        segment.live[muted], segment.muted[muted] = False, True
-        segment.changed = True
+        if len(muted):
+            segment.live[muted], segment.muted[muted] = False, True
+            segment.changed = True
+
+    def _mute_found(self, segment: Segment, rows: Integers) -> None:
+        """Skip those of some rows, by index, that are muted now."""
+        if len(rows):
+            self._mute(segment, *self.runs.mute_index.ends(segment.dataset, segment.series[0], rows))
 
     def _mute_entries(
         self, segment: Segment, codes: Integers, muted: Sequence[int] | Integers, first: int = 0
@@ -197,7 +194,7 @@ class QueryTester:
         if segment.muting:
             part = slice(first - segment.start, segment.checked - segment.start)
             found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
-            self._mute(segment, found + part.start)
+            self._mute_found(segment, found + part.start)
 
     def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
@@ -233,8 +230,7 @@ class QueryTester:
         segment.muting.add(dataset, series)
         part = slice(row + 1 - segment.start, segment.checked - segment.start)
         found = rows_of(segment.datasets(part), segment.hashes[part], dataset, series)
-        if len(found):
-            self._mute(segment, found + part.start)
+        self._mute_found(segment, found + part.start)
 
     def candidates(
         self, view: View, start: int, live: Mask, *, draw_all: bool = False

@@ -18,12 +18,19 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
-from stream_svt.monitor.mutes import FOR_EVER, NEVER_MUTED, UNTIL_RUN_ENDS, MutedEntries, MuteFilter, Mutes
+from stream_svt.monitor.mutes import (
+    FOR_EVER,
+    NEVER_MUTED,
+    UNTIL_RUN_ENDS,
+    MutedEntries,
+    MuteIndex,
+    Mutes,
+    clock_of,
+)
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import NOT_COUNTED, PAUSED, SECRETS, RunState, Signal, State
-from stream_svt.monitor.texts import hash_of
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -159,8 +166,8 @@ class Runs:
         self.left = np.zeros(count, dtype=np.int64)
         self.pending: dict[int, int] = {}
         self.mutes = accounts.mutes.setdefault(spec.name, {})
-        self.filter = MuteFilter(self.mutes)
-        self.muted_entries = MutedEntries(self.mutes, self.filter)
+        self.mute_index = MuteIndex(self.mutes)
+        self.muted_entries = MutedEntries(self.mutes, self.mute_index)
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 
@@ -400,8 +407,9 @@ class Runs:
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
-        known = crossing.series_hash
-        self.filter.add(dataset, hash_of(series.encode()) if known is None else known)
+        self.mute_index.put(dataset, series, clock_of(until), clock_ms, crossing.series_hash)
+        for oldest in ended:
+            self.mute_index.remove(dataset, oldest)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
@@ -420,7 +428,8 @@ class Runs:
     def _ended(self, dataset: int, run_state: RunState) -> None:
         """Remove the secrets of an ended run, and the mutes that end with it."""
         if dataset in self.mutes:
-            self.mutes[dataset].end_run()
+            for series in self.mutes[dataset].end_run():
+                self.mute_index.remove(dataset, series)
         self.pending.pop(dataset, None)
         self.show(dataset, run_state)
 

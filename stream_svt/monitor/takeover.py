@@ -33,7 +33,6 @@ from stream_svt.monitor.snapshot import (
     to_bytes,
 )
 from stream_svt.monitor.sweep import OpenSets
-from stream_svt.monitor.texts import TextList
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import RetiredDatasets, is_over
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
@@ -175,8 +174,7 @@ def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
         if runner is not None:
-            hashes = TextList([mute.name for mute in queue.entries.values()]).hashes()
-            runner.runs.filter.add(number, *hashes.tolist())
+            runner.runs.mute_index.load(number, queue)
     elif number is None or runner is None:
         queue.drop()
         return

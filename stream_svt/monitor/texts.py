@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
 Hashes: TypeAlias = NDArray[np.uint64]
+Mask: TypeAlias = NDArray[np.bool_]
 
 _WORD: Final = 8
 _KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
@@ -39,6 +40,9 @@ class Texts(Protocol):
     def hashes(self) -> Hashes:
         """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
 
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """Return whether the text of each of these rows is that of the row of ``others``, which has as many texts."""
+
     def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
         """Return entries and the code of each of rows [first, last), -1 for no text; None if each has its own entry."""
 
@@ -56,6 +60,10 @@ class TextRows:
 
     def __getitem__(self, row: int, /) -> str | None:
         return self._texts[self._first + row]
+
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """See `Texts`."""
+        return self._texts.same(rows + self._first, others)
 
     def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
         """See `Texts`."""
@@ -85,6 +93,11 @@ class TextList:
         """Return the texts of some rows."""
         return TextList([self._texts[row] for row in rows.tolist()])
 
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """See `Texts`."""
+        pairs = zip(rows.tolist(), range(len(others)), strict=True)
+        return np.fromiter((self._texts[row] == others[other] for row, other in pairs), np.bool_, len(rows))
+
     def coded(self, first: int, last: int) -> tuple[Texts, None]:
         """See `Texts`."""
         return TextRows(self, first, last), None
@@ -92,33 +105,57 @@ class TextList:
     def hashes(self) -> Hashes:
         """See `Texts`."""
         if self._hashes is None:
-            parts = [b"" if text is None else text.encode() for text in self._texts]
-            length = np.fromiter(map(len, parts), np.int64, len(parts))
-            start = np.cumsum(length) - length
-            length[[row for row, text in enumerate(self._texts) if text is None]] = -1
-            self._hashes = hashes_of(b"".join(parts), start, length)
+            self._hashes = TextSlices.of(
+                [None if text is None else text.encode() for text in self._texts]
+            ).hashes()
         return self._hashes
 
 
 class TextSlices:
     """Texts that are UTF-8 slices of a buffer; a length of -1 stands for none."""
 
-    __slots__ = ("_buffer", "_hashes", "_length", "_start")
+    __slots__ = ("_hashes", "buffer", "length", "start")
 
-    def __init__(self, buffer: bytes, start: Integers, length: Integers) -> None:
-        self._buffer, self._start, self._length = buffer, start, length
+    def __init__(self, buffer: bytes | bytearray, start: Integers, length: Integers) -> None:
+        self.buffer, self.start, self.length = buffer, start, length
         self._hashes: Hashes | None = None
 
+    @classmethod
+    def of(cls, texts: Sequence[bytes | None]) -> TextSlices:
+        """Return texts in UTF-8 as slices of a new buffer."""
+        length = np.fromiter((-1 if text is None else len(text) for text in texts), np.int64, len(texts))
+        size = np.maximum(length, 0)
+        return cls(b"".join([text or b"" for text in texts]), np.cumsum(size) - size, length)
+
     def __len__(self) -> int:
-        return len(self._start)
+        return len(self.start)
 
     def __getitem__(self, row: int, /) -> str | None:
-        start, length = int(self._start[row]), int(self._length[row])
-        return None if length < 0 else self._buffer[start : start + length].decode()
+        start, length = self.start.item(row), self.length.item(row)
+        return None if length < 0 else self.buffer[start : start + length].decode()
 
     def taken(self, rows: Integers) -> TextSlices:
         """Return the texts of some rows."""
-        return TextSlices(self._buffer, self._start[rows], self._length[rows])
+        return TextSlices(self.buffer, self.start[rows], self.length[rows])
+
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """See `Texts`."""
+        texts = self.taken(rows)
+        length = texts.length
+        same: Mask = length == others.length
+        left: Integers | slice = slice(None)
+        at = 0
+        while True:
+            part = length[left] - at
+            mine, theirs = (
+                first_words(one.buffer, np.asarray(one.start[left], np.int64) + at, part)
+                for one in (texts, others)
+            )
+            same[left] &= mine == theirs
+            at += _WORD
+            left = np.flatnonzero(same & (length > at))
+            if not len(left):
+                return same
 
     def coded(self, first: int, last: int) -> tuple[Texts, None]:
         """See `Texts`."""
@@ -127,8 +164,8 @@ class TextSlices:
     def hashes(self) -> Hashes:
         """See `Texts`."""
         if self._hashes is None:
-            start, length = (column.astype(np.int64, copy=False) for column in (self._start, self._length))
-            self._hashes = hashes_of(self._buffer, start, length)
+            start, length = (column.astype(np.int64, copy=False) for column in (self.start, self.length))
+            self._hashes = hashes_of(self.buffer, start, length)
         return self._hashes
 
 
@@ -147,6 +184,14 @@ class TextCodes:
     def __getitem__(self, row: int, /) -> str | None:
         code = int(self._codes[row])
         return None if code < 0 else self._entries[code]
+
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """See `Texts`."""
+        codes = self._codes[rows]
+        same: Mask = (codes < 0) & (others.length < 0)
+        coded = np.flatnonzero(codes >= 0)
+        same[coded] = self._entries.same(codes[coded], others.taken(coded))
+        return same
 
     def coded(self, first: int, last: int) -> tuple[Texts, Integers]:
         """See `Texts`."""
@@ -187,6 +232,14 @@ class TextParts:
         part = bisect_right(self._ends, row)
         return self._parts[part][row - self._begin(part)]
 
+    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+        """See `Texts`."""
+        same, part = np.zeros(len(rows), np.bool_), np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(part).tolist():
+            own = np.flatnonzero(part == number)
+            same[own] = self._parts[number].same(rows[own] - self._begin(number), others.taken(own))
+        return same
+
     def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
         """See `Texts`."""
         part = bisect_right(self._ends, first)
@@ -208,7 +261,7 @@ class TextParts:
 _NONE: Final = np.array([-1], dtype=np.int64)
 
 
-def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
+def hashes_of(buffer: bytes | bytearray, start: Integers, length: Integers) -> Hashes:
     """Return the hash of each slice of a buffer; a negative length stands for no text."""
     found = (length.view(np.uint64) + np.uint64(1)) * np.uint64(_multipliers(1)[0])
     longest = int(length.max(initial=0))
@@ -226,7 +279,7 @@ def hashes_of(buffer: bytes, start: Integers, length: Integers) -> Hashes:
     return found
 
 
-def words_at(buffer: bytes | NDArray[np.bool_], at: Integers, count: int = 1) -> Hashes:
+def words_at(buffer: bytes | bytearray | NDArray[np.bool_], at: Integers, count: int = 1) -> Hashes:
     """Return ``count`` words of eight bytes from each index, shape (len(at), count), or (len(at),) for one."""
     size = _WORD * count
     windows = np.ndarray((len(buffer) - size + 1,), dtype=f"V{size}", buffer=buffer, strides=(1,))
@@ -234,10 +287,10 @@ def words_at(buffer: bytes | NDArray[np.bool_], at: Integers, count: int = 1) ->
     return found if count == 1 else found.reshape(len(at), count)
 
 
-def first_words(buffer: bytes, start: Integers, length: Integers) -> Hashes:
+def first_words(buffer: bytes | bytearray, start: Integers, length: Integers) -> Hashes:
     """Return the first eight bytes of each slice of a buffer as a number, zeros behind a shorter one."""
     if len(buffer) < _WORD:
-        buffer += bytes(_WORD)
+        buffer = bytes(buffer) + bytes(_WORD)
     last = len(buffer) - _WORD
     found = words_at(buffer, np.minimum(start, last))
     if len(late := np.flatnonzero(start > last)):

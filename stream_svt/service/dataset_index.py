@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.texts import first_words, hash_of, hashes_of
+from stream_svt.monitor.texts import TextSlices, hash_of, hashes_of
 from stream_svt.protocol.records import slices
 from stream_svt.service.homes import Homes
 from stream_svt.service.padded import Integers, Mask
@@ -27,7 +27,6 @@ KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISRO
 SINGLES: Final = 32
 """Keys that are looked up without arrays."""
 _EMPTY: Final = -1
-_WORD: Final = 8
 
 
 class DatasetIndex:
@@ -110,15 +109,8 @@ class DatasetIndex:
         """Return a mask of the slices that are the names of datasets."""
         if not len(self):
             return np.zeros(len(numbers), np.bool_)
-        same: Mask = self._length[numbers] == length
-        theirs = self._start[numbers]
-        same &= first_words(buffer, start, length) == first_words(self._names, theirs, length)
-        at = _WORD
-        while len(rows := np.flatnonzero(same & (length > at))):
-            mine, left = start[rows] + at, length[rows] - at
-            same[rows] = first_words(buffer, mine, left) == first_words(self._names, theirs[rows] + at, left)
-            at += _WORD
-        return same
+        names = TextSlices(self._names, self._start, self._length)
+        return names.same(numbers, TextSlices(buffer, start, length))
 
     def number(self, key: bytes | None) -> int:
         """Return the number of one key."""
