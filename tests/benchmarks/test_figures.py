@@ -40,7 +40,15 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "engine",
             "--datasets 300 --rows 500 --batches 2 --repetitions 1 --held 300",
-            ["datasets_300_vs_1", "ns_per_query", "alert_us", "slot_bytes", "dataset_bytes", "digest_bytes"],
+            [
+                "datasets_300_vs_1",
+                "ns_per_query",
+                "muted_ns",
+                "alert_us",
+                "slot_bytes",
+                "dataset_bytes",
+                "digest_bytes",
+            ],
         ),
         (
             "sampler",
