@@ -68,10 +68,10 @@ class Bounds:
 
 BOUNDS = Bounds()
 
-_RECORD_BYTES, _SLOT_BYTES = 400, 200
-"""Approximate size of a dataset's state record, and of each `RunState` in it without `RunState.earlier`."""
-EVENT_BYTES = 800
-"""Approximate size of an event, in the outbox and on the alert topic."""
+_RECORD_BYTES = 400
+"""Bytes of a dataset's state record besides its content before the commit: its frame, and what it may grow."""
+EVENT_BYTES = 1_000
+"""Approximate size of an event, in the outbox and on the alert topic, without texts that a client chose."""
 # A global is faster than an attribute of the enum: loading compares a state, and an alert asks for a kind.
 _RUNNING, _ZCDP = State.RUNNING, Kind.ZCDP
 
@@ -106,8 +106,9 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         """Return the account after a charge, in the form that events carry."""
         ledger, kind = self.ledger, self.ledger.kind
         units = kind.units  # as in `to_float`
-        amounts = charge / units, ledger.spent / units, ledger.reserved / units, ledger.limit / units
-        return Account(kind.measure, *amounts)
+        return Account(
+            kind.measure, charge / units, ledger.spent / units, ledger.reserved / units, ledger.limit / units
+        )
 
     def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:
         """Return the mechanism of the run that the ledger can pay for, whole or shortened; None if it cannot pay."""
@@ -296,12 +297,8 @@ class Accounts:
             len(following.opened) >= bounds.runs
             or len(following.rejects) >= bounds.rejects
             or len(self.changed) + len(following.records) >= bounds.records
-            or self._size + EVENT_BYTES * len(following.events) + self.queues.pending_bytes >= bounds.size
+            or self._size + self.queues.pending_bytes >= bounds.size
         )
-
-    def add_size(self, *texts: str) -> None:
-        """Add the size of an event whose texts a client chose."""
-        self._size += EVENT_BYTES + 4 * sum(map(len, texts))
 
     def take_commit(self) -> Commit:
         """Return the commit with the records of changed accounts and queues, and begin the next one."""
@@ -339,6 +336,7 @@ class Accounts:
         if account is not None:
             return account
         account = self.read(number)
+        self._size += _RECORD_BYTES + len(self._stored[number])
         if account is None:
             spec = self.datasets[number]
             account = self.changed[number] = DatasetAccount.of(spec)
@@ -349,8 +347,6 @@ class Accounts:
             self.announce(EventType.DECLARED, account, "first-start", **detail)
         else:
             self.changed[number], self.before[number] = account, Before(account.amounts)
-        begins = sum([len(one.earlier) for one in account.run_states.values()])
-        self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states) + begins
         return account
 
     def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
@@ -384,9 +380,18 @@ class Accounts:
     # -- events ----------------------------------------------------------------------------------------------
 
     def release(
-        self, kind: EventType, account: DatasetAccount | None, data: Alert | Lifecycle, subject: str = ""
+        self,
+        kind: EventType,
+        account: DatasetAccount | None,
+        data: Alert | Lifecycle,
+        subject: str = "",
+        texts: int = 0,
     ) -> None:
-        """Release an event about a dataset or one of its series; without an account, about the shard."""
+        """Release an event about a dataset or one of its series; without an account, about the shard.
+
+        ``texts`` is the length of the texts in it that a client chose.
+        """
+        self._size += EVENT_BYTES + 4 * texts
         if account is None:
             self.shard_events += 1
             subject = f"shard-{self.shard}"
@@ -417,4 +422,5 @@ class Accounts:
             account=None if account is None else account.account(charge),
             detail=detail,
         )
-        self.release(kind, account, data)
+        texts = sum([len(text) for text in detail.values() if isinstance(text, str)])
+        self.release(kind, account, data, texts=texts)

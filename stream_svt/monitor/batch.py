@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import repeat
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -225,7 +225,7 @@ class Tests:
         return Tests(dataset, offset, row, self.value[rows], threshold, attempt)
 
 
-class Crossing(NamedTuple):
+class Crossing(msgspec.Struct, frozen=True, gc=False):
     """A test whose noisy value reached the noisy threshold: its gap (in grid steps) and attempt, counted from 0.
 
     ``series_hash`` is the hash of the series, where it is known.

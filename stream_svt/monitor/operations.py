@@ -127,7 +127,6 @@ class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def reply(engine: Engine, command: Command, *, accepted: bool, message: str, expired: bool = False) -> None:
     """Reply to a command on the alert topic, with the next commit."""
     accounts = engine.accounts
-    accounts.add_size(command.id, message)
     detail: dict[str, Any] = {
         "command": command.id,
         "number": command.number,

@@ -18,7 +18,7 @@ from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.shard_datasets import KINDS, SHOWN
 from stream_svt.monitor.snapshot import PAUSED, Figures, RunState, State
-from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.privacy.loss import EPSILON_UNITS, Kind, to_float
 
 STATES = (*(state.value for state in State), PAUSED)
 """States of a monitor on a dataset, as shown: a pause hides the state behind it."""
@@ -96,9 +96,11 @@ class Projection:
         """Return the sums with the changes of the next commit."""
         accounts = self._accounts
         for number, account in accounts.changed.items():
-            before, amounts = accounts.before[number], account.amounts
-            self._count(number, before.amounts, amounts)
-            before.amounts = amounts
+            before = accounts.before[number]
+            if self._group[number] != SHOWN:
+                amounts = account.amounts
+                self._count(number, before.amounts, amounts)
+                before.amounts = amounts
             for name, counted in before.figures.items():
                 before.figures[name] = figures = account.run_states[name].figures
                 self._count_state(name, number, counted, figures)
@@ -140,16 +142,17 @@ class Projection:
         """Return the released state of a dataset."""
         account = self._accounts.read(number) or DatasetAccount.of(self._accounts.datasets[number])
         ledger, kind = account.ledger, account.ledger.kind
+        units = kind.units  # as in `to_float`
         return DatasetView(
-            dataset=account.name,
-            shard=self._accounts.shard,
-            unit=account.unit,
-            measure=kind.measure,
-            limit=to_float(ledger.limit, kind),
-            spent=to_float(ledger.spent, kind),
-            reserved=to_float(ledger.reserved, kind),
-            monitors=[
-                _view(number, runner.runs, account.run_states.get(name, _NO_RUN), kind)
+            account.name,
+            self._accounts.shard,
+            account.unit,
+            kind.measure,
+            ledger.limit / units,
+            ledger.spent / units,
+            ledger.reserved / units,
+            [
+                _view(number, runner.runs, account.run_states.get(name, _NO_RUN), units)
                 for name, runner in self._runners.items()
                 if runner.runs.covers[number]
             ],
@@ -188,22 +191,22 @@ class Projection:
         )
 
 
-def _view(number: int, runs: Runs, run_state: RunState, kind: Kind) -> MonitorView:
-    """Return the released state of a monitor on a dataset."""
-    return MonitorView(
-        monitor=runs.name,
-        state=run_state.shown,
-        run=run_state.run,
-        run_alerts=run_state.run_tops,
-        alerts=run_state.tops,
-        runs=run_state.runs,
-        halts=run_state.halts,
-        spent=to_float(run_state.spent, kind),
-        run_left=to_float(run_state.left, Kind.PURE),
-        muted=runs.muted(number),
-        queued=runs.queued(number),
-        top_branch_only=runs.top_branch_only(run_state),
-        next_run=runs.limited_until(number, run_state),
+def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorView:
+    """Return the released state of a monitor on a dataset, whose ledger has so many ``units`` in a loss of 1."""
+    return MonitorView(  # by position, as an alert is
+        runs.name,
+        run_state.shown,
+        run_state.run,
+        run_state.run_tops,
+        run_state.tops,
+        run_state.runs,
+        run_state.halts,
+        run_state.spent / units,
+        run_state.left / EPSILON_UNITS,
+        runs.muted(number),
+        runs.queued(number),
+        runs.top_branch_only(run_state),
+        runs.limited_until(number, run_state),
     )
 
 

@@ -152,15 +152,17 @@ class QueryTester:
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
+        texts = batch.series or None
         for row, column, threshold in self._live_candidates(segment):
             dataset = batch.dataset.item(row)  # quicker than the integer of an entry
             if (branch := self.branch(dataset, column)) is None:
                 continue
-            series = batch.series[row] if batch.series else None
-            query = batch.offset.item(row), batch.row.item(row), threshold, series, batch.query_id[row] or ""
+            series = None if texts is None else texts[row]
+            offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
             known = None if series is None else segment.series_hash(row)
             segment.tops.append(row)
-            top = Crossing(dataset, *query, branch, column[branch], 0, known)
+            gap = column[branch]
+            top = Crossing(dataset, offset, own, threshold, series, query_id, branch, gap, 0, known)
             self._after_top(segment, row, top, runs.report(top, view.clock.item(row)))
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ SLACK = 2 * RECORD_BYTES
 _DELETED = 100
 """Maximum number of records that one save deletes."""
 _NUMBER_BYTES, _GROUP_BYTES, _NUMBERS_AT_ONCE = 9, 50, 5_000
-_LINES_AT_ONCE = 10_000
+_WRITTEN_AT_ONCE = 10_000
 """Most bytes of entries that are written together, into one record."""
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -39,7 +39,7 @@ class Queue(Generic[E]):
     """Entries of a monitor on a dataset, oldest first. A subclass sets its ``kind`` and the ``entry_types`` it holds.
 
     ``count`` numbers the entries: an entry's number is the count when it came. ``sweeps`` counts rounds of tests of all
-    entries. ``unsaved`` has the encoded entries that changed since the last save, ``gone`` the numbers of removed
+    entries. ``unsaved`` has the sizes of the entries that changed since the last save, ``gone`` the numbers of removed
     ones; ``newest_record`` is the number of the last record with the queue's counts, -1 where it needs none.
     """
 
@@ -53,7 +53,7 @@ class Queue(Generic[E]):
     sweeps: int = 0
     entries: dict[Name, E] = field(default_factory=dict)
     changed: bool = False
-    unsaved: dict[Name, bytes] = field(default_factory=dict)
+    unsaved: dict[Name, int] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
     newest_record: int = -1
     dropped: bool = False
@@ -65,14 +65,14 @@ class Queue(Generic[E]):
 
     def put(self, entry: E) -> None:
         """Store an entry; it replaces the entry of the same name."""
-        name, line = entry.name, _ENCODER.encode(entry)
+        name, size = entry.name, size_of(entry)
         previous = self.entries.get(name)
         if previous is not None:
             self.journal.live -= size_of(previous)
         self.entries[name] = entry
-        self.unsaved[name] = line
-        self.journal.live += len(line)
-        self.journal.mark_changed(self, len(line))
+        self.unsaved[name] = size
+        self.journal.live += size
+        self.journal.mark_changed(self, size)
 
     def remove(self, name: Name) -> E:
         """Remove an entry, and return it."""
@@ -127,7 +127,7 @@ class QueueJournal:
         self._records: dict[int, _Stored] = {}
         self._next = 0
         self._open = _Stored()
-        self._groups: dict[Queue[Any], tuple[list[int], list[msgspec.Raw]]] = {}
+        self._groups: dict[Queue[Any], tuple[list[int], list[Entry]]] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._written_bytes = 0
         self._loading: dict[tuple[int, str, str], tuple[Queue[Any], dict[int, Entry]]] = {}
@@ -148,14 +148,14 @@ class QueueJournal:
         for queue in self.changed:
             for start in range(_NUMBERS_AT_ONCE, len(queue.gone), _NUMBERS_AT_ONCE):
                 self._write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
-            lines, gone = list(queue.unsaved.values()), queue.gone[:_NUMBERS_AT_ONCE]
-            entries = list(map(queue.entries.__getitem__, queue.unsaved))
-            if sum(map(len, lines)) <= _LINES_AT_ONCE:
-                self._write(queue, entries, lines, gone)
+            gone, size = queue.gone[:_NUMBERS_AT_ONCE], sum(queue.unsaved.values())
+            entries = [queue.entries[name] for name in queue.unsaved]
+            if size <= _WRITTEN_AT_ONCE:
+                self._write(queue, entries, size, gone)
             else:
                 self._write(queue, gone=gone)
-                for entry, line in zip(entries, lines, strict=True):
-                    self._write(queue, [entry], [line])
+                for entry in entries:
+                    self._write(queue, [entry], size_of(entry))
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
         deleted = list(self._compact(first))
@@ -182,20 +182,16 @@ class QueueJournal:
                     self._write(queue)
             for queue, entry in oldest.entries:
                 if queue.entries.get(entry.name) is entry:
-                    self._write(queue, [entry], [_ENCODER.encode(entry)])
+                    self._write(queue, [entry], size_of(entry))
             del self._records[number]
             self.size -= oldest.size
             yield record_key(number)
 
     def _write(
-        self,
-        queue: Queue[Any],
-        entries: Sequence[Entry] = (),
-        lines: Sequence[bytes] = (),
-        gone: Sequence[int] = (),
+        self, queue: Queue[Any], entries: Sequence[Entry] = (), size: int = 0, gone: Sequence[int] = ()
     ) -> None:
-        """Write entries of a queue, encoded as lines, or numbers of removed ones, and always the queue's counts."""
-        size = sum(map(len, lines)) + _NUMBER_BYTES * len(gone)
+        """Write entries of a queue, of so many bytes, or numbers of removed ones, and always the queue's counts."""
+        size += _NUMBER_BYTES * len(gone)
         if self._open.size + size > RECORD_BYTES:
             self._end_record()
         group, stored = self._groups.get(queue), self._open
@@ -205,8 +201,8 @@ class QueueJournal:
             stored.queues.append(queue)
             queue.newest_record = -1 if queue.dropped else self._next
         group[0].extend(gone)
-        group[1].extend(map(msgspec.Raw, lines))
-        stored.entries.extend(zip(repeat(queue), entries, strict=False))
+        group[1].extend(entries)
+        stored.entries.extend([(queue, entry) for entry in entries])
         stored.size += size
         self._written_bytes += size
 
@@ -215,8 +211,8 @@ class QueueJournal:
         if not self._groups:
             return
         groups = [
-            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, None if q.dropped else gone, lines)
-            for q, (gone, lines) in self._groups.items()
+            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, None if q.dropped else gone, entries)
+            for q, (gone, entries) in self._groups.items()
         ]
         data = self._written[record_key(self._next)] = _ENCODER.encode((VERSION, groups))
         self._open.size = len(data) + _OVERHEAD

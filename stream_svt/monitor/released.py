@@ -85,7 +85,7 @@ UnclockedEnd: TypeAlias = Literal["period", "run"]
 """End of a mute that is not a clock."""
 
 
-class Alert(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Alert(msgspec.Struct, frozen=True, gc=False):
     """A top: one released outcome of a charged test.
 
     Attributes:
@@ -156,7 +156,7 @@ class ReleasedEvent(msgspec.Struct, frozen=True, gc=False):
     data: Alert | Lifecycle
 
 
-class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
+class MonitorView(msgspec.Struct, frozen=True):
     """Released state of one monitor on one dataset, as of the last commit; amounts are in the ledger's measure."""
 
     monitor: Annotated[str, Meta(description="Its name.")]
@@ -176,7 +176,7 @@ class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
 
 
-class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetView(msgspec.Struct, frozen=True):
     """Released state of one dataset and its monitors, as of the last commit."""
 
     dataset: Annotated[str, Meta(description="Its name.")]
@@ -239,9 +239,22 @@ def encode(
     bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
     ``prove`` makes a proof of the writer from `proved_content`.
     """
-    source, unset = f"/stream-svt/{application}", msgspec.UNSET
-    context = source, event.type, event.subject, time, "application/json", shard, event.sequence, origin
-    document = _Document("1.0", event.id, *context, state_id, command, unset, event.data)
+    document = _Document(
+        "1.0",
+        event.id,
+        f"/stream-svt/{application}",
+        event.type,
+        event.subject,
+        time,
+        "application/json",
+        shard,
+        event.sequence,
+        origin,
+        state_id,
+        command,
+        msgspec.UNSET,
+        event.data,
+    )
     encoded = _ENCODER.encode(document)
     if prove is None:
         return encoded

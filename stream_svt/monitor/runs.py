@@ -350,8 +350,7 @@ class Runs:
         subject = account.name if series is None else f"{account.name}/{series}"
         until = self._mute_end(series, clock_ms)
         alert = self._alert(account, run_state, crossing, charge, until)
-        accounts.release(_ALERT, account, alert, subject)
-        accounts.add_size(series or "", crossing.query_id)
+        accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
         ended = [] if series is None or until is None else self._mute(crossing, series, until, clock_ms)
         if is_last:
             run_state.halts += 1
@@ -372,27 +371,27 @@ class Runs:
         bar = crossing.threshold + correction
         bound = bounds.lower_bound(bar, gap)
         step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
-        return Alert(
-            dataset=account.name,
-            monitor=self.name,
-            series=crossing.series,
-            query_id=crossing.query_id,
-            position=Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
-            threshold=crossing.threshold * step / parts,
-            correction=correction * step / parts,
-            gap=gap * step / parts,
-            branch=branch.name,
-            attempt=crossing.attempt + 1,
-            threshold_noise=terms.threshold_noise,
-            query_noise=terms.query_noise,
-            estimate=None if bound is None else bounds.estimate(bar, gap) * (step / parts),
-            bound=None if bound is None else bound * step / parts,
-            beta=terms.beta,
-            run=run_state.run,
-            number=run_state.run_tops,
-            muted_until=_SHOWN_ENDS.get(until, until),
-            account=account.account(charge),
-            spec_hash=plan.hash,
+        return Alert(  # by position, because names take longer than the rest of it
+            account.name,
+            self.name,
+            crossing.series,
+            crossing.query_id,
+            Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
+            crossing.threshold * step / parts,
+            correction * step / parts,
+            gap * step / parts,
+            branch.name,
+            crossing.attempt + 1,
+            terms.threshold_noise,
+            terms.query_noise,
+            None if bound is None else bounds.estimate(bar, gap) * (step / parts),
+            None if bound is None else bound * step / parts,
+            terms.beta,
+            run_state.run,
+            run_state.run_tops,
+            _SHOWN_ENDS.get(until, until),
+            account.account(charge),
+            plan.hash,
         )
 
     def _mute_end(self, series: str | None, clock_ms: int) -> int | None:

@@ -182,7 +182,7 @@ class TextCodes:
         return len(self._codes)
 
     def __getitem__(self, row: int, /) -> str | None:
-        code = int(self._codes[row])
+        code = self._codes.item(row)
         return None if code < 0 else self._entries[code]
 
     def same(self, rows: Integers, others: TextSlices, /) -> Mask:

@@ -74,7 +74,7 @@ FORMS = {
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make records of the journal of queues short, and its compaction immediate."""
     small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "SLACK": 800, "_DELETED": 3}
-    for name, value in (small | {"_NUMBERS_AT_ONCE": 2, "_LINES_AT_ONCE": 100}).items():
+    for name, value in (small | {"_NUMBERS_AT_ONCE": 2, "_WRITTEN_AT_ONCE": 100}).items():
         patch.setattr(queue_journal, name, value)
     patch.setattr(sweep, "_BLOCK_BYTES", 200)
 
