@@ -68,6 +68,7 @@ class QueryBatch:
     rejects: list[tuple[int, str]] = field(default_factory=list)
     shared: Mapping[Grid, int] = field(default_factory=dict)
     packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
+    _steps: dict[Grid, Integers] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
@@ -109,6 +110,24 @@ class QueryBatch:
             return start
         first = int(np.searchsorted(self.heads, start, side="right")) - 1
         return int(self.heads[first + number])
+
+    @cached_property
+    def _thresholds(self) -> tuple[Integers, Integers, list[Fraction]]:
+        """Rows with a threshold of their own, in order, their codes, and the thresholds by code."""
+        rows = sorted(self.threshold)
+        limits = [self.threshold[row] for row in rows]
+        codes = {
+            key: code for code, key in enumerate(dict.fromkeys(map(id, limits)))
+        }  # a decoder repeats objects
+        entries = list({id(limit): limit for limit in limits}.values())
+        return np.array(rows), np.array([codes[id(limit)] for limit in limits]), entries
+
+    def thresholds(self, grid: Grid) -> tuple[Integers, Integers]:
+        """Return the rows with a threshold of their own, in order, and these thresholds in steps of a grid."""
+        rows, codes, limits = self._thresholds
+        if grid not in self._steps:
+            self._steps[grid] = np.array([*map(grid.threshold, limits)], dtype=np.int64)[codes]
+        return rows, self._steps[grid]
 
     def common(self, column: Integers, start: int, stop: int) -> Integers | int:
         """Return a column of rows [start, stop), or the number that they share because they are of one record."""
@@ -174,7 +193,8 @@ class Grid:
 
     def threshold(self, number: Fraction) -> int:
         """Return a threshold in steps, rounded up."""
-        steps = math.ceil(number / self.granularity)
+        step = self.granularity
+        steps = -(-number.numerator * step.denominator // (number.denominator * step.numerator))
         return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
 
 

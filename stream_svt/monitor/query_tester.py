@@ -275,9 +275,9 @@ class QueryTester:
         if not batch.threshold:
             return plan.threshold
         thresholds = np.full(stop - start, plan.threshold, dtype=np.int64)
-        for row, threshold in batch.threshold.items():
-            if start <= row < stop:
-                thresholds[row - start] = plan.grid.threshold(threshold)
+        rows, own = batch.thresholds(plan.grid)
+        part = slice(*rows.searchsorted((start, stop)))
+        thresholds[rows[part] - start] = own[part]
         return thresholds
 
     def reached(

@@ -321,14 +321,19 @@ class _Chunk:
         start, length = fit.texts.pop(THRESHOLD)
         fitting = np.flatnonzero(fit.fits)
         rows = self._rows[self.unread[fitting]].tolist()
-        spans = zip(start[fitting].tolist(), (start + length)[fitting].tolist(), strict=True)
-        for index, row, (first, last) in zip(fitting.tolist(), rows, spans, strict=True):
-            token = self._text.text[first:last]
-            limit = exact.threshold(token) if _NUMBER.fullmatch(token) else None
-            if limit is None:
-                fit.fits[index] = False
-            else:
-                self._found.options.threshold[row] = limit
+        text, spans = (
+            self._text.text,
+            zip(start[fitting].tolist(), (start + length)[fitting].tolist(), strict=True),
+        )
+        tokens = [text[first:last] for first, last in spans]
+        limits = {
+            token: limit
+            for token in set(tokens)
+            if _NUMBER.fullmatch(token) and (limit := exact.threshold(token)) is not None
+        }
+        fit.fits[fitting] = np.fromiter(map(limits.__contains__, tokens), np.bool_, len(tokens))
+        given = zip(rows, tokens, strict=True)
+        self._found.options.threshold.update((row, limits[token]) for row, token in given if token in limits)
 
     def rest(self) -> Integers:
         """Return the rows that are still unread."""

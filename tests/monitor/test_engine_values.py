@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
 from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.mechanisms.grid import grid_floor
-from stream_svt.monitor.batch import Grid
+from stream_svt.mechanisms.grid import VALUE_LIMIT, grid_floor
+from stream_svt.monitor.batch import Grid, QueryBatch
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 
@@ -55,6 +57,19 @@ def test_values_are_floored_to_the_grid_exactly_and_clamped(granularity):
     numbers += [Decimal(n) / 7 for n in range(-20, 20)] + [Decimal(n).scaleb(-18) for n in range(-20, 20)]
     values = grid.values(batch_of(TOPIC, [Query(0, n) for n in numbers], 0, len(numbers)), 0, len(numbers))
     assert values.tolist() == [min(max(grid_floor(Fraction(n), step), low), high) for n in numbers]
+
+
+def test_thresholds_of_queries_are_rounded_up_to_the_grid_of_each_monitor():
+    rng = random.Random(1)
+    limits = [Fraction(rng.randrange(-(10**9), 10**9), 10 ** rng.randrange(12)) for _ in range(20)]
+    limits += [Fraction(1), Fraction(1), Fraction(-(10**64)), Fraction(10**64), Fraction(1, 10**64)]
+    rows = rng.sample(range(500), 300)
+    batch = QueryBatch(TOPIC, 0, 500, threshold={row: rng.choice(limits) for row in rows})
+    for step in (Fraction(1), Fraction(5, 2), Fraction("0.1"), Fraction(1, 10**18), Fraction(65537, 4)):
+        found, steps = batch.thresholds(Grid(step, -7, 9))
+        assert found.tolist() == sorted(rows)
+        exact = [math.ceil(batch.threshold[row] / step) for row in sorted(rows)]
+        assert steps.tolist() == [min(max(one, 1 - VALUE_LIMIT), VALUE_LIMIT - 1) for one in exact]
 
 
 def test_bounds_beyond_what_the_arrays_hold_are_refused():
