@@ -83,9 +83,20 @@ def any_spec(rng: random.Random) -> ApplicationSpec:
         monitors = "".join(f"  - {{{monitor}}}\n" for monitor in named[: 1 + rng.randrange(2)])
         text = f"application: app\ndatasets:\n  - {{names: [a, b, c], limit: {limit}, unit: one basket}}\nmonitors:\n"
         try:
-            return load_spec(text + monitors)
+            spec = load_spec(text + monitors)
         except ConfigError:
             continue
+        return in_periods(spec, rng) if rng.random() < 0.3 else spec
+
+
+def in_periods(spec: ApplicationSpec, rng: random.Random) -> ApplicationSpec:
+    """An application whose datasets count queries from a moment to another of a random stream."""
+    datasets = []
+    for dataset in spec.datasets:
+        begin, length = 1_000_000 + 1_000 * rng.randrange(20), 1_000 * (1 + rng.randrange(40))
+        terms = replace(dataset.terms, from_ms=begin, until_ms=begin + length, lateness_ms=500)
+        datasets.append(structs.replace(dataset, terms=terms))
+    return replace(spec, datasets=tuple(datasets))
 
 
 def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
@@ -299,7 +310,7 @@ def takes_the_threshold_noise_of_another_dataset(original, self, tests, *rest, *
     return result
 
 
-@mutant(QueryTester, "_find_tops")
+@mutant(QueryTester, "_find_tops", PLAIN.replace("cutoff: 3", "cutoff: 1"))
 def reports_rows_behind_the_last_top_of_a_run(original, self, segment):
     rows, gaps, _ = self.candidates(segment.view, segment.start, segment.live)
     original(self, segment)
