@@ -16,7 +16,7 @@ import numpy as np
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.accounts import BOUNDS, Bounds
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.batch import NO_TEXTS, QueryBatch
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts
 from stream_svt.privacy.loss import as_text
@@ -127,6 +127,7 @@ class Case:
 def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
     """Return rows of a topic, each a record, as a batch that starts at offset `first`."""
     last = first + len(rows)
+    series, sets = [row.series for row in rows], [row.set_id for row in rows]
     split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in rows]
     return QueryBatch(
         topic=topic,
@@ -138,8 +139,8 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
         dataset=np.array([row.dataset for row in rows], dtype=np.int64),
         whole=np.array([min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT) for whole, _ in split], dtype=np.int64),
         fraction=np.array([fraction for _, fraction in split], dtype=np.int64),
-        series=TextList([row.series for row in rows]),
-        set_id=[row.set_id for row in rows],
+        series=TextList(series) if any(series) else NO_TEXTS,
+        set_id=sets if any(sets) else None,
         threshold={k: Fraction(row.threshold) for k, row in enumerate(rows) if row.threshold is not None},
         monitor={k: row.monitor for k, row in enumerate(rows) if row.monitor is not None},
         markers={k: row.set_id or "" for k, row in enumerate(rows) if row.closes},
@@ -233,7 +234,8 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     )
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     columnar = rng.random() < _COLUMNAR
-    writer = _Writer([_Values.of(monitor) for monitor in monitors], rng.choice((0.05, 0.05, 0.0)), rng)
+    options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
+    writer = _Writer([_Values.of(monitor) for monitor in monitors], options, series, sets, rng)
     records: list[Record] = []
     rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
     while writer.written < rows:
@@ -247,10 +249,12 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the rows of a topic; ``options``: share of the rows with an option."""
+    """Writes the rows of a topic; ``options``, ``series`` and ``sets``: shares of the rows that have one."""
 
     monitors: Sequence[_Values]
     options: float
+    series: float
+    sets: float
     rng: RandomSource
     written: int = 0
 
@@ -268,8 +272,8 @@ class _Writer:
         return replace(
             head,
             value=values.value(threshold or monitor.threshold, rng, many=many),
-            series=f"s{rng.randrange(0, _SERIES)}" if rng.random() < 0.9 else None,
-            set_id=set_id if rng.random() < 0.9 else None,
+            series=f"s{rng.randrange(0, _SERIES)}" if rng.random() < self.series else None,
+            set_id=set_id if rng.random() < self.sets else None,
             threshold=threshold,
             monitor=monitor.name if rng.random() < self.options else None,
         )
