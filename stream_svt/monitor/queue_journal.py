@@ -26,6 +26,8 @@ SLACK = 2 * RECORD_BYTES
 _DELETED = 100
 """Maximum number of records that one save deletes."""
 _NUMBER_BYTES, _GROUP_BYTES, _NUMBERS_AT_ONCE = 9, 50, 5_000
+_LEAST_GROUP_BYTES = 12
+"""Bytes of a queue's group in a record, without names and entries."""
 _WRITTEN_AT_ONCE = 10_000
 """Most bytes of entries that are written together, into one record."""
 
@@ -59,6 +61,11 @@ class Queue(Generic[E]):
     dropped: bool = False
 
     @property
+    def group_bytes(self) -> int:
+        """Return the size of the queue's group in a record, without entries."""
+        return _LEAST_GROUP_BYTES + len(self.monitor) + len(self.dataset)
+
+    @property
     def waiting(self) -> int:
         """Return the number of queries that wait."""
         return len(self.entries)
@@ -67,11 +74,10 @@ class Queue(Generic[E]):
         """Store an entry; it replaces the entry of the same name."""
         name, size = entry.name, size_of(entry)
         previous = self.entries.get(name)
-        if previous is not None:
-            self.journal.live -= size_of(previous)
+        self.journal.live += self.group_bytes if previous is None else -size_of(previous)
+        self.journal.live += size
         self.entries[name] = entry
         self.unsaved[name] = size
-        self.journal.live += size
         self.journal.mark_changed(self, size)
 
     def remove(self, name: Name) -> E:
@@ -79,7 +85,7 @@ class Queue(Generic[E]):
         entry = self.entries.pop(name)
         self.unsaved.pop(name, None)
         self.gone.append(entry.number)
-        self.journal.live -= size_of(entry)
+        self.journal.live -= size_of(entry) + self.group_bytes
         self.journal.mark_changed(self, _NUMBER_BYTES)
         return entry
 
@@ -113,8 +119,9 @@ class _Stored:
 
 
 class QueueJournal:
-    """Records of the queues of a shard: ``size`` bytes, of which about ``live`` are needed.
+    """Records of the queues of a shard: ``size`` bytes, of which at most about ``live`` are needed.
 
+    That counts a group for each entry: entries of many queues seldom meet in a record, however often it is written.
     ``changed`` are the queues with changes since the last `save`; the next one writes at most ``pending_bytes`` +
     `SLACK`.
     """
@@ -257,7 +264,7 @@ class QueueJournal:
         queues, self._loading = list(self._loading.values()), {}
         for queue, entries in queues:
             queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
-            self.live += sum(map(size_of, entries.values()))
+            self.live += sum(map(size_of, entries.values())) + len(entries) * queue.group_bytes
             try:
                 queue.finish_loading()
             except ValueError as error:

@@ -71,6 +71,19 @@ def test_a_journal_stays_within_a_multiple_of_its_live_size_and_writes_each_byte
     assert written / appended < 2 * 90, "a change is appended once, and written again at most once"
 
 
+def test_entries_of_many_queues_that_all_stay_are_written_once() -> None:
+    chance, journal = random.Random(5), QueueJournal()
+    queues = [RetryQueue(journal, "a-monitor", f"dataset-{k}") for k in range(3_000)]
+    written = 0
+    for save in range(40):
+        for k in range(500):
+            arrive(chance.choice(queues), f"{save}-{k}")
+        changes = journal.save()
+        assert None not in changes.values()
+        written += sum(len(data or b"") for data in changes.values())
+    assert written > 10 * queue_journal.RECORD_BYTES
+
+
 def test_the_count_of_an_empty_queue_outlives_its_records(monkeypatch) -> None:
     make_small(monkeypatch)
     journal = QueueJournal()
