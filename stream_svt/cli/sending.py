@@ -75,11 +75,22 @@ async def _send(
         if progress.skipped <= _SHOWN:
             click.echo(f"line {number}: {problem}; skipped", err=True)
 
+    def note(number: int, message: str) -> None:
+        click.echo(f"{click.style('note', fg='yellow')} line {number}: {message} (said once)", err=True)
+
     showing = asyncio.create_task(_show(progress))
     try:
         chunks = _standard_input()
         await send_lines(
-            config, config.cluster(), topic, chunks, progress, dataset=dataset, skip=skip, report=report
+            config,
+            config.cluster(),
+            topic,
+            chunks,
+            progress,
+            dataset=dataset,
+            skip=skip,
+            report=report,
+            note=note,
         )
     finally:
         showing.cancel()

@@ -13,7 +13,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
-from stream_svt.settings.fields import MaxRuns, Sweep, duration_text
+from stream_svt.settings.fields import MaxRuns, Mute, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.wording import counted
 
@@ -100,6 +100,7 @@ def _paragraph(
         "Detects": _detects(monitor),
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
+        "Mutes": _mutes(monitor.mute),
         "Lasts": _lasts(monitor, PaidRuns.left(monitor, first)),
         "Begins": _begins(most),
     }
@@ -163,6 +164,14 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
     cost = f"A whole run costs {kind.measure} {price}; queries without an alert add nothing"
     return f"{monitor.cutoff} alerts a run{more}. {cost}."
+
+
+def _mutes(mute: Mute | int) -> str:
+    if mute is Mute.NONE:
+        return "nothing: every later query of a reported series is tested, and may cost an alert again."
+    lasts = {Mute.PERIOD: "as long as the dataset lives", Mute.RUN: "for the rest of the run"}
+    how_long = f"for {duration_text(mute)}" if isinstance(mute, int) else lasts[mute]
+    return f"a series after its alert, {how_long}; a query without a series is never muted."
 
 
 def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:

@@ -47,6 +47,9 @@ class Query(Struct, gc=False):
     time: _Time = None
 
 
+FIELDS: Final = frozenset(Query.__struct_fields__)
+"""Fields of a query."""
+
 _PLAIN = Decoder(PlainQuery)
 _QUERY = Decoder(Query)
 _FIELD_REASONS: Final = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 
@@ -28,18 +28,23 @@ from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.topology import partitions_of
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.fields import Mute
 from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
 OTHER_PARTITIONER = "other-partitioner"
 """What is counted where records are on the partition of the other partitioner."""
+NO_SERIES: Final = "no series"
+"""What is counted where queries lack the series that a monitor's mute, or the topic's layout, asks for."""
 
 _ADVICE = {
-    "no value": "the field 'value' is missing: the query counts as the lower bound",
-    "text": "'value' is a string: the query counts as the lower bound; send a JSON number",
-    "not a number": "'value' is not a number: the query counts as the lower bound",
+    "no value": "the field 'value' is missing: the service takes the lower bound",
+    "text": "'value' is a string: the service takes the lower bound; send a JSON number",
+    "not a number": "'value' is not a number: the service takes the lower bound",
     "repeated": "the id was used before on the same dataset: a copy is tested, and may be reported, twice",
     "unread": "no monitor on this topic covers the dataset: the query is not tested",
+    NO_SERIES: "the query has no 'series': its monitor's 'mute' has no effect on it, and each query may cost an alert",
+    Reason.MISROUTED: "refused, misrouted: no known partitioner chooses this partition; let the producer choose none",
 }
 
 
@@ -89,8 +94,9 @@ class Examiner:
             readers = [one for one in covering[number] if only in (None, one.name)]
             if not readers:
                 yield offset, "unread"
-            if self.layout and self.layout.series and not (batch.series and batch.series[row]):
-                yield offset, "no series"
+            wanted = any(one.mute is not Mute.NONE for one in readers) or (self.layout and self.layout.series)
+            if wanted and not (batch.series and batch.series[row]):
+                yield offset, NO_SERIES
             if self._ids is not None:
                 if (identity := (dataset.name, batch.query_id[row])) in self._ids:
                     yield offset, "repeated"
@@ -109,22 +115,22 @@ class Examiner:
     def advice(self, kind: str) -> str:
         """Return what a kind of finding means, and what to change."""
         if path := self.path_of(kind):
-            effect = (
-                "the query counts as the lower bound" if kind == "no value" else "the query has no series"
-            )
+            effect = "the service takes the lower bound"
+            if kind == NO_SERIES:
+                effect = "the query has no series, and 'mute' has no effect on it"
             return f"field {path} is missing: {effect}"
         if kind == OTHER_PARTITIONER:
             return f"refused, {self._homes.misrouted()}"
-        if kind in REMEDIES:
+        if kind in REMEDIES and kind not in _ADVICE:
             return refused(kind)
-        said = _ADVICE.get(kind, f"{kind}: the value is clamped")
+        said = _ADVICE.get(kind, f"{kind}: the service clamps the value")
         return said if self.layout is None else said.replace("'value'", f"field {self.layout.value}")
 
     def path_of(self, kind: str) -> str | None:
         """Return the field of the layout that records lack, None for any other kind."""
         if self.layout is None:
             return None
-        return {"no value": self.layout.value, "no series": self.layout.series}.get(kind)
+        return {"no value": self.layout.value, NO_SERIES: self.layout.series}.get(kind)
 
     def _kind(self, record: Record) -> str:
         """Return why a value is not a number."""

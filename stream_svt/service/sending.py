@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,10 +22,14 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.kafka.transactions import all_sent
 from stream_svt.protocol.records import OneRecord
 from stream_svt.service.config import Config
+from stream_svt.service.control import SEARCHED_NAMES, SHOWN_NAMES
 from stream_svt.service.json_lines import bad_size
+from stream_svt.service.json_queries import FIELDS
 from stream_svt.service.reasons import MAX_BYTES, Reason, refused
-from stream_svt.service.sample import Examiner
+from stream_svt.service.sample import NO_SERIES, Examiner
 from stream_svt.service.topology import another_count, read_partitions_of
+from stream_svt.settings.document import did_you_mean, quote
+from stream_svt.wording import listed
 
 ACK_DEADLINE: Final = 30.0
 """Seconds in which the brokers must acknowledge a window."""
@@ -33,6 +37,9 @@ WINDOW: Final = 2_000
 """Most lines in a window."""
 DATASET: Final = "dataset"
 """Field of a line that names its dataset; it is not part of the query."""
+
+MAX_NOTES: Final = 20
+"""Most notes about lines that are sent."""
 
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
@@ -57,10 +64,14 @@ class SendProgress:
 
 @dataclass(slots=True)
 class _Window:
-    """The lines of one window: records to send, with their numbers as offsets, and why others are invalid."""
+    """The lines of one window: records to send, with their numbers as offsets, and why others are invalid.
+
+    ``notes`` are about lines that are sent; each is told once by a reader.
+    """
 
     queries: list[OneRecord] = field(default_factory=list)
     invalid: dict[int, str] = field(default_factory=dict)
+    notes: list[tuple[int, str]] = field(default_factory=list)
 
 
 class LineReader:
@@ -70,8 +81,9 @@ class LineReader:
         self._examiner = Examiner(config.spec, topic, config.homes)
         if self._examiner.layout is not None and self._examiner.layout.format != "json":
             raise StreamSvtError(f"topic {topic!r} has Avro records: 'send' sends JSON only")
-        self._homes = config.homes
+        self._homes, self._spec = config.homes, config.current
         self._dataset = dataset
+        self._noted: set[str] = set()
 
     def window(self, lines: list[tuple[int, bytes]], now_ms: int) -> _Window:
         """Return the queries in numbered lines, and every invalid line."""
@@ -86,11 +98,35 @@ class LineReader:
         for query in found.queries:
             by_home[self._homes.of(query.key or b"")].append(query)
         for home, queries in by_home.items():
+            names = {query.offset: (query.key or b"").decode() for query in queries}
             for number, kind in self._examiner.findings(home, queries):
-                if kind != "no series":  # which a query may lack
-                    found.invalid.setdefault(number, self._examiner.advice(kind))
+                if kind == NO_SERIES:  # which a query may lack
+                    found.notes += self._note(number, kind, self._examiner.advice(kind))
+                else:
+                    found.invalid.setdefault(number, self._problem(kind, names[number]))
         found.queries = [query for query in found.queries if query.offset not in found.invalid]
+        if self._examiner.layout is None:
+            for query in found.queries:
+                found.notes += self._unknown_fields(query)
         return found
+
+    def _problem(self, kind: str, dataset: str) -> str:
+        if kind != Reason.UNDECLARED:
+            return self._examiner.advice(kind)
+        declared = [one.name for one in self._spec.datasets[:SEARCHED_NAMES]]
+        hint = did_you_mean(dataset, declared) or "; declared: " + listed(declared, SHOWN_NAMES)
+        return f"refused, {kind}: no dataset {quote(dataset)} is declared{hint}"
+
+    def _unknown_fields(self, query: OneRecord) -> Iterator[tuple[int, str]]:
+        for name in _LINE.decode(query.value or b"").keys() - FIELDS:
+            message = f"the service ignores the field {quote(name)}{did_you_mean(name, FIELDS)}"
+            yield from self._note(query.offset, name, message)
+
+    def _note(self, number: int, kind: str, message: str) -> Iterator[tuple[int, str]]:
+        """Yield a note unless it was yielded before, or too many others were."""
+        if kind not in self._noted and len(self._noted) < MAX_NOTES:
+            self._noted.add(kind)
+            yield number, message
 
     def _query(self, number: int, text: bytes, now_ms: int) -> OneRecord | str:
         if (reason := bad_size(text)) is not None:
@@ -138,11 +174,12 @@ async def send_lines(
     dataset: str | None = None,
     skip: bool = False,
     report: Callable[[int, str], None] = lambda *_: None,
+    note: Callable[[int, str], None] = lambda *_: None,
 ) -> None:
     """Send the queries in JSON lines to the partitions of their datasets, and wait until all are acknowledged.
 
     ``progress`` says from which line to begin, and is kept up to date; ``report`` gets number and problem of every
-    invalid line that is skipped.
+    invalid line that is skipped, ``note`` what may not be intended in lines that are sent, each once.
 
     Raises:
         InvalidLine: Without ``skip``: a line is invalid. All lines before it were sent and acknowledged.
@@ -169,10 +206,12 @@ async def send_lines(
             window = reader.window(lines, int(time.time() * 1000))
             stop = min(window.invalid, default=None) if not skip else None
             queries = [one for one in window.queries if stop is None or one.offset < stop]
+            for number, message in window.notes:
+                note(number, message)
             await _send(_acknowledged(producer, config, topic, queries, progress))
             if stop is not None:
                 progress.next_line = stop
-                raise InvalidLine(f"line {stop}: {window.invalid[stop]}")
+                raise InvalidLine(f"line {stop} was not sent: {window.invalid[stop]}")
             for number, problem in sorted(window.invalid.items()):
                 progress.skipped += 1
                 report(number, problem)

@@ -95,7 +95,8 @@ class MonitorSpec(Strict):
     append: fields.AppendField = Field(default=None, json_schema_extra={"default": "off"})
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: fields.MuteField = fields.Mute.PERIOD
-    """How long a series is not tested after its alert: period means as long as the dataset lives. Default period."""
+    """How long a series is not tested after its alert: period means as long as the dataset lives. Queries without
+    `series` are never muted: each may cost an alert. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] = 10_000
     """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
     on_halt: Literal["resample", "stop"] = "resample"

@@ -61,7 +61,7 @@ async def test_what_is_sent_is_tested_and_an_invalid_line_ends_it(scene: Scene) 
     code, said = await send(scene, lines)
     assert code == 1
     assert f"1 record acknowledged on {scene.queries}; the next line is 2.\n" in said
-    assert "line 2: 'value' is a string" in said
+    assert "line 2 was not sent: 'value' is a string" in said
     code, said = await send(scene, lines, "--skip", "--from-line", "2")
     assert code == 1
     assert "line 2: 'value' is a string" in said

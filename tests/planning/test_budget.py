@@ -111,6 +111,24 @@ def test_all_tests_of_a_run_together_pass_their_bars_by_chance_as_often_as_toler
         (", correction: {exposure: {false_alerts: 3}}, append: {retry: {attempts: 5}}", ["at most 3 of"]),
         (", threshold_noise: laplace", ["an unknown share of alerts on values below the threshold"]),
         (", correction: none", ["an unknown share"]),
+        (
+            "",
+            [
+                "Mutes    a series after its alert, as long as the dataset lives; a query without a series is never"
+            ],
+        ),
+        (
+            ", mute: run",
+            ["Mutes    a series after its alert, for the rest of the run; a query without a series"],
+        ),
+        (
+            ", mute: 36h",
+            ["Mutes    a series after its alert, for 36h; a query without a series is never muted."],
+        ),
+        (
+            ", mute: none",
+            ["Mutes    nothing: every later query of a reported series is tested, and may cost an alert"],
+        ),
         (", append: sweep, correction: annealed", ["alerts on the largest values below the threshold"]),
         (", on_halt: stop", ["Then it stops until an operator resamples it"]),
         (

@@ -35,7 +35,7 @@ def record(offset: int, value: bytes, key: bytes | None = b"today", timestamp: i
 
 
 def query(**fields: object) -> bytes:
-    return json.dumps({"id": "q", "value": 1} | fields).encode()
+    return json.dumps({"id": "q", "series": "s", "value": 1} | fields).encode()
 
 
 def lines(partition: int, *records: ConsumerRecord) -> list[str]:
@@ -47,11 +47,11 @@ def lines(partition: int, *records: ConsumerRecord) -> list[str]:
 @pytest.mark.parametrize(
     ("made", "partition", "finding"),
     [
-        (record(7, b'{"id": "q"}'), HOME, "'value' is missing"),
+        (record(7, b'{"id": "q", "series": "s"}'), HOME, "'value' is missing"),
         (record(7, query(), b"alone"), partition_of(b"alone", PARTITIONS), "no monitor on this topic covers"),
         (record(7, query(value="12")), HOME, "'value' is a string"),
         (record(7, query(value=None)), HOME, "'value' is not a number"),
-        (record(7, b'{"id": "q", "value": 1e}'), HOME, "'value' is not a number"),
+        (record(7, b'{"id": "q", "series": "s", "value": 1e}'), HOME, "'value' is not a number"),
         (record(7, query(value=101)), HOME, "outside the bounds [0, 100]"),
         (record(7, query(value=100.5)), HOME, "outside the bounds [0, 100]"),
         (record(7, query(value=-0.5)), HOME, "outside the bounds [0, 100]"),
@@ -62,7 +62,16 @@ def lines(partition: int, *records: ConsumerRecord) -> list[str]:
             "refused, undeclared: ",
         ),
         (record(7, query()), LIBRDKAFKA, "partitioner=murmur2_random"),
-        (record(7, query()), ({*range(PARTITIONS)} - {HOME, LIBRDKAFKA}).pop(), "refused, misrouted: "),
+        (
+            record(7, query()),
+            ({*range(PARTITIONS)} - {HOME, LIBRDKAFKA}).pop(),
+            "refused, misrouted: no known",
+        ),
+        (
+            record(7, b'{"id": "q", "value": 1}'),
+            HOME,
+            "the query has no 'series': its monitor's 'mute' has no",
+        ),
         (record(7, b"{"), HOME, "refused, not-json"),
         (
             record(7, query(), DAY, NOON + 86_400_000),

@@ -14,6 +14,7 @@ from stream_svt.service import sending as sending_module
 from stream_svt.service.config import parse_config
 from stream_svt.service.reasons import MAX_BYTES
 from stream_svt.service.sending import LineReader, SendProgress, windows
+from stream_svt.settings.fields import Mute
 from stream_svt.settings.records import RecordLayout
 
 CONFIG = parse_config("""
@@ -56,7 +57,11 @@ def test_the_dataset_of_all_lines_leaves_them_as_they_are() -> None:
         (b"[1]", "refused, not-an-object"),
         ({"id": "q", "value": 1}, "'dataset' is missing"),
         (query(dataset=7), "'dataset' is missing or is not a string"),
-        (query(dataset="yesterday"), "refused, undeclared: declare the dataset"),
+        (
+            query(dataset="todai"),
+            "refused, undeclared: no dataset 'todai' is declared; did you mean 'today'?",
+        ),
+        (query(dataset="xyz"), "no dataset 'xyz' is declared; declared: today, tomorrow, alone"),
         (query(dataset="alone"), "no monitor on this topic covers the dataset"),
         ({"dataset": "today", "value": 1}, "refused, missing-id: "),
         (query(id=7), "refused, bad-id: "),
@@ -76,6 +81,28 @@ def test_a_line_that_no_monitor_would_test_as_it_is_is_named(line: object, said:
     assert [one.offset for one in found.queries] == [1, 3]
     assert said in found.invalid[2]
     assert len(found.invalid) == 1
+
+
+def test_each_unknown_field_and_a_missing_series_is_noted_once_and_sent() -> None:
+    reader = LineReader(CONFIG, "counts")
+    sent = [query(series="a"), query(serie="a"), query(serie="b", shop=1)]
+    texts = [(number, json.dumps(one).encode()) for number, one in enumerate(sent, 1)]
+    found = reader.window(texts, 0)
+    assert [one.offset for one in found.queries] == [1, 2, 3]
+    assert not found.invalid
+    assert found.notes == [
+        (2, reader._examiner.advice("no series")),
+        (2, "the service ignores the field 'serie'; did you mean 'series'?"),
+        (3, "the service ignores the field 'shop'"),
+    ]
+    assert "'mute' has no effect" in found.notes[0][1]
+    assert not reader.window(texts, 0).notes
+
+
+def test_without_a_mute_no_series_is_missing() -> None:
+    monitors = tuple(one.model_copy(update={"mute": Mute.NONE}) for one in CONFIG.spec.monitors)
+    config = replace(CONFIG, spec=replace(CONFIG.spec, monitors=monitors))
+    assert not LineReader(config, "counts").window([(1, json.dumps(query()).encode())], 0).notes
 
 
 def test_a_marker_that_closes_a_set_needs_no_value() -> None:
