@@ -64,6 +64,16 @@ class TopicMissing(BrokerError):
     """A topic does not exist."""
 
 
+class OtherCluster(BrokerError):
+    """The brokers belong to another cluster than the worker found at its start."""
+
+    def __init__(self, doing: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{doing}: kafka.bootstrap_servers lead to cluster {found}, and to cluster {expected} when this worker "
+            "started; nothing was written. If the change is intended, restart the worker"
+        )
+
+
 class LoginRefused(BrokerError):
     """The brokers refused the login, or this client their certificate."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiokafka import TopicPartition, errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -90,6 +91,12 @@ class TransactionalProducer:
         await self._client.bootstrap()
         response = await self._coordinate(InitProducerIdRequest(self.transactional_id, self._timeout_ms))
         self._id, self._epoch = response.producer_id, response.producer_epoch
+
+    async def cluster_id(self) -> str:
+        """Return the id of the cluster that it writes to."""
+        node, request = await self._find_coordinator(), MetadataRequest([])
+        response = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
+        return str(response.cluster_id)
 
     async def stop(self) -> None:
         """Close all connections; an open transaction stays open."""

@@ -60,6 +60,7 @@ class Cause(StrEnum):
     BROKER_REFUSED = "broker-refused"
     SEALING_KEY = "sealing-key"
     CLOCK = "clock"
+    OTHER_CLUSTER = "other-cluster"
     GROUP = "group"
     SCHEMA_MISSING = "schema-missing"
     UNAVAILABLE = "unavailable"

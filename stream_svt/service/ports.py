@@ -30,7 +30,7 @@ from stream_svt.errors import ConfigError, Problem, RecordsLost, RecordsUnreadab
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.batches import Unread
-from stream_svt.kafka.clients import BrokerUnavailable, Cluster
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster, OtherCluster
 from stream_svt.kafka.transactions import Appended, NewRecords
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
@@ -75,6 +75,7 @@ class Reject(msgspec.Struct):
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
+    ``fence`` raises `OtherCluster` on another cluster than ``cluster_id``, which seals and signatures name.
     ``on_broker_time`` gets the brokers' time, in seconds since 1970, of each transaction with log append time.
     """
 
@@ -82,6 +83,7 @@ class ShardLog:
     application: str
     shard: int
     topics: TopicsConfig
+    cluster_id: str
     on_broker_time: Callable[[float], None] | None = None
     _producer: Any = field(default=None, init=False)
 
@@ -95,6 +97,9 @@ class ShardLog:
         self._producer = self.cluster.producer(self.transactional_id)
         async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
             await self._producer.start()
+            found = await self._producer.cluster_id()
+        if found != self.cluster_id:
+            raise OtherCluster(doing, found, self.cluster_id)
 
     async def close(self) -> None:
         """Discard the producer."""
@@ -551,4 +556,5 @@ def journal_of(
         epoch=time.time,
         yield_to_loop=yield_to_loop,
     )
-    return Journal(ShardLog(cluster, config.spec.application, shard, own, on_broker_time), settings)
+    log = ShardLog(cluster, config.spec.application, shard, own, cluster_id, on_broker_time)
+    return Journal(log, settings)

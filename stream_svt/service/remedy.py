@@ -1,8 +1,8 @@
 """Classifies the errors of shards and of the group membership, and surveys the partitions of a parked shard.
 
 No error of a shard ends the process or the membership of its worker. Where the worker may be the cause (its key, its
-clock), the worker tests itself and leaves the group if a test fails; the shard is parked meanwhile. A parked shard
-reads its partitions without a producer, so it fences no other worker.
+clock, its cluster), the worker tests itself and leaves the group if a test fails; the shard is parked meanwhile. A
+parked shard reads its partitions without a producer, so it fences no other worker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from aiokafka import TopicPartition
 
 from stream_svt import errors
 from stream_svt.kafka import clients as kafka
-from stream_svt.kafka.clients import BrokerUnavailable, Cluster, Denied, Fenced, LoginRefused, TopicMissing
+from stream_svt.kafka.clients import (
+    BrokerUnavailable,
+    Cluster,
+    Denied,
+    Fenced,
+    LoginRefused,
+    OtherCluster,
+    TopicMissing,
+)
 from stream_svt.protocol.shard_states import Cause, ShardSignal
 from stream_svt.service.topology import unseen
 from stream_svt.settings.sections import TopicsConfig
 
-MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
+MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD, Cause.OTHER_CLUSTER}
 """Causes that may lie in the worker rather than in the shard."""
 UNPROVED: Final = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
 REFUSED_BY_BROKERS: Final = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
@@ -41,6 +49,7 @@ _OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
     errors.TimestampAhead: (ShardSignal.PARKED, Cause.TIMESTAMP_AHEAD),
     errors.ConfigError: (ShardSignal.PARKED, Cause.CONFIGURATION),
     TopicMissing: (ShardSignal.PARKED, Cause.TOPIC_MISSING),
+    OtherCluster: (ShardSignal.PARKED, Cause.OTHER_CLUSTER),
     Denied: (ShardSignal.PARKED, Cause.PERMISSION),
     errors.BrokerError: (ShardSignal.PARKED, Cause.BROKER_REFUSED),
     errors.StreamSvtError: (ShardSignal.PARKED, Cause.REFUSED_DATA),

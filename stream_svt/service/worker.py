@@ -20,7 +20,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.kafka.clients import CALL_DEADLINE, Fenced, deadline, started
+from stream_svt.kafka.clients import CALL_DEADLINE, Fenced, OtherCluster, deadline, started
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import other_homes
@@ -134,6 +134,7 @@ class Worker:
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
         self._foreign: dict[int, UnknownKey] = {}
+        self._cluster_id = ""
         self._parts: WorkerParts
         self._group: Group | None = None
 
@@ -188,10 +189,12 @@ class Worker:
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, str(self._refused or NOTHING_APPLIED))
         cluster = self.config.cluster()
+        found = (await require(self.config, cluster)).cluster_id
+        self._cluster_id = self._cluster_id or found  # the versions it knows are of the first one
         self._parts = WorkerParts(
             config=self.config,
             cluster=cluster,
-            cluster_id=(await require(self.config, cluster)).cluster_id,
+            cluster_id=self._cluster_id,
             metrics=self.metrics,
             workload=lambda: self.workload,
             request_self_test=self._request_self_test,
@@ -211,12 +214,15 @@ class Worker:
         return None
 
     async def _self_test(self) -> WorkerFault | None:
-        """Return a fault of this worker's keys, clock or means to read Avro, None where it may join."""
+        """Return a fault of this worker's keys, cluster, clock or means to read Avro, None where it may join."""
         if (lack := self._schemas.lack(self.config.spec)) is not None:
             return WorkerFault(Cause.CONFIGURATION, lack)
         if (fault := await self._key_fault()) is not None:
             return fault
-        now = await _broker_time(self._parts)
+        try:
+            now = await _broker_time(self._parts)
+        except OtherCluster as error:
+            return _fault_of(error)
         return None if now is None else self._clock_fault(now)
 
     async def _key_fault(self) -> WorkerFault | None:
@@ -413,7 +419,7 @@ async def _broker_time(parts: WorkerParts) -> float | None:
     """Return the brokers' time in seconds since 1970, None where it is not available.
 
     Brokers return it with a record sent to a topic with log append time. The record goes to the reject topic in a
-    transaction that is aborted, so no consumer reads it.
+    transaction that is aborted, so no consumer reads it. Raises `OtherCluster`.
     """
     name = f"{parts.config.spec.application}-clock"
     doing = f"asking for the brokers' time as {name!r}"
@@ -422,6 +428,8 @@ async def _broker_time(parts: WorkerParts) -> float | None:
             started(parts.cluster.producer(name), doing, "WRITE") as producer,
             deadline(CALL_DEADLINE, doing, "WRITE"),
         ):
+            if (found := await producer.cluster_id()) != parts.cluster_id:
+                raise OtherCluster(doing, found, parts.cluster_id)
             place = TopicPartition(parts.config.topics.rejects, 0)
             record = NewRecords(place, [(b"clock", b"")])
             sent = (await producer.transact([record], int(time.time() * 1000), commit=False))[place]

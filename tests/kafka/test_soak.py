@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from aiokafka import TopicPartition
 
-from stream_svt.kafka.clients import BrokerUnavailable, Cluster
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster, cluster_id_of
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.ports import Transaction
 from stream_svt.service.ports import ShardLog
@@ -64,8 +64,9 @@ async def test_a_request_that_comes_late_neither_ends_nor_joins_another_transact
     async with Proxy(kafka.front_port, kafka.behind_port).running() as proxy:
         await create_topics(kafka.bootstrap_servers, {"alerts": 1, "rejects": 1})
         await create_topics(kafka.bootstrap_servers, {"state": 1}, {"cleanup.policy": "compact"})
+        cluster_id = await cluster_id_of(Cluster({"bootstrap_servers": kafka.bootstrap_servers}))
         log, heir = (
-            ShardLog(Cluster({"bootstrap_servers": address}), "shop", 0, names)
+            ShardLog(Cluster({"bootstrap_servers": address}), "shop", 0, names, cluster_id)
             for address in (proxy.address, kafka.bootstrap_servers)
         )
         try:

@@ -12,16 +12,17 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.kafka.clients import Cluster, spans, stop_quietly
+from stream_svt.kafka.clients import Cluster, cluster_id_of, spans, stop_quietly
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import CONTENT_TYPE
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.records import Record
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.config import parse_config
 from stream_svt.service.ports import Requests, ShardFeed, ShardLog
 from stream_svt.settings.sections import TopicsConfig
 from tests.support.topics import Topics, administrator
-from tests.support.worker import Scene, until
+from tests.support.worker import Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"partitions": 4, "limit": 500}
@@ -49,6 +50,32 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
     worker = await scene.start(parse_config(text), ready=False)
     await until(lambda: not worker.alive)
     assert "kafka.session_timeout" in str(worker.running.exception())
+
+
+async def test_a_worker_writes_nothing_on_another_cluster_than_at_its_start(
+    scene: Scene, lax_broker, monkeypatch
+) -> None:
+    """Its versions are of the first cluster, and state written on another would name the first in its seals."""
+    other = Scene(lax_broker.bootstrap_servers, scene.application, partitions=scene.partitions)
+    async with other.on_stage():
+        worker = await scene.start()
+        first, second = [await cluster_id_of(one.config().cluster()) for one in (scene, other)]
+        monkeypatch.setattr(type(worker.config), "cluster", lambda _: worker._parts.cluster)
+        brokers = worker._parts.cluster.arguments
+        before, brokers["bootstrap_servers"] = brokers["bootstrap_servers"], [other.servers]
+        for shard in worker._group.shards.values():
+            shard.configure()  # the next sessions meet the other brokers
+        await until(lambda: worker.fault is not None)
+        assert worker.fault.cause is Cause.OTHER_CLUSTER
+        assert all(
+            words in worker.fault.reason for words in (first, second, "nothing was written", "restart")
+        )
+        assert not worker.ready
+        assert worker.alive
+        topics = ("state", "alerts", "rejects")
+        assert set((await other.ends(*topics, isolation="read_committed")).values()) == {0}
+        brokers["bootstrap_servers"] = before
+        await until(lambda: is_open(worker))
 
 
 async def test_no_client_creates_the_topic_that_it_asks_for(lax_broker, monkeypatch):
@@ -113,7 +140,8 @@ async def test_a_transaction_larger_than_a_batch_has_its_records_in_order_and_it
     names = TopicsConfig(
         alerts=await topics("alerts"), rejects=await topics("rejects"), state=await topics("state")
     )
-    log = ShardLog(Cluster({"bootstrap_servers": topics.bootstrap_servers}), names.alerts, 0, names)
+    cluster = Cluster({"bootstrap_servers": topics.bootstrap_servers})
+    log = ShardLog(cluster, names.alerts, 0, names, await cluster_id_of(cluster))
     alerts = [(b"a", bytes([number]) * 5_000) for number in range(120)]
     state: dict[bytes, bytes | None] = {b"%d" % number: bytes([number]) * 5_000 for number in range(120)}
     before = time.time() * 1000 - 1
