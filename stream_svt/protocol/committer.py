@@ -56,6 +56,7 @@ class Committer:
         self.uncommitted = 0  # records stepped and commands read since the last commit
         self.unread: deque[Record] = deque()  # fetched from the control partition
         self.fetched_at = 0.0  # when the current records were fetched
+        self.stepped_to: dict[str, int] = {}  # by query topic, the end of the batches stepped
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._reports_full_at = self.clock.now()
         self._slices: Iterator[CommandProgress] | None = None
@@ -83,20 +84,21 @@ class Committer:
             else:
                 await self.yield_turn()
 
-    async def commit(self, *, at_once: bool = False) -> None:
+    async def commit(self, *, at_once: bool = False, last: bool = False) -> None:
         """Commit what the engine holds; then publish until the rest fits into the next transaction.
 
-        With ``at_once`` little work precedes, and the first request is sent in the same turn.
+        With ``at_once`` little work precedes, and the first request is sent in the same turn. ``last``: no record is
+        stepped before the next commit.
         """
         if not at_once:
             await self.yield_turn()
         await self._tick()
         began = self.clock.now()
         commit = self.engine.take_commit()
-        for topic in self.engine.topics():
-            if (offset := self.engine.next_offset(topic)) is not None:
-                least = offset + READ_AHEAD * self.policy.max_records
-                self.read_to[topic] = max(self.read_to.get(topic, 0), least)
+        ahead = READ_AHEAD * self.policy.max_records
+        for topic, offset in self._offsets().items():
+            claimed = max(self.read_to.get(topic, 0), offset + ahead)
+            self.read_to[topic] = self._stepped(topic, offset) if last else claimed
         self.journal.meta.commands = self.commands.snapshot
         shown = await self.journal.commit(commit)
         self.engine.committed()
@@ -112,12 +114,18 @@ class Committer:
         self.uncommitted = 0
         self._last_commit = now
         status.committed_at = self.clock.epoch()
-        status.offsets = {
-            topic: offset
-            for topic in self.workload.topics
-            if (offset := self.engine.next_offset(topic)) is not None
-        }
+        offsets = self._offsets()
+        status.offsets = {topic: offsets[topic] for topic in self.workload.topics if topic in offsets}
         await self.publish_backlog()
+
+    def _offsets(self) -> dict[str, int]:
+        """Return the next offset of each topic that was ever read."""
+        each = ((topic, self.engine.next_offset(topic)) for topic in self.engine.topics())
+        return {topic: offset for topic, offset in each if offset is not None}
+
+    def _stepped(self, topic: str, offset: int) -> int:
+        """Return the offset before which any owner may have stepped records; all of the last owner's are replayed."""
+        return max(self.stepped_to.get(topic, 0), offset)
 
     async def publish_backlog(self) -> None:
         """Publish until the rest fits into the next transaction."""
@@ -136,10 +144,17 @@ class Committer:
         shown = await self.journal.flush()
         self._published(shown, began, self.clock.now())
 
-    async def hand_over(self) -> None:
-        """Commit positions and publish all charged events, so that the next owner repeats nothing."""
-        if self.uncommitted:
-            await self.commit()
+    async def hand_over(self, *, ends: bool = False) -> None:
+        """Commit positions and publish all charged events, so that the next owner repeats nothing.
+
+        ``ends``: no record is stepped before a further commit, so that the next owner may read under another
+        specification at once.
+        """
+        more = (
+            self.read_to.get(topic, 0) > self._stepped(topic, at) for topic, at in self._offsets().items()
+        )
+        if self.uncommitted or (ends and any(more)):
+            await self.commit(last=ends)
         await self.publish_all()
 
     async def end_closed(self) -> None:

@@ -259,7 +259,7 @@ class ShardSession(Committer):
             elif not records and self.journal.pending:
                 await self.publish()
             self._update_status()
-        await self.hand_over()
+        await self.hand_over(ends=self._replayed)
 
     def _fetch_wait(self) -> float:
         may_continue = self.commands.may_continue(replayed=self._replayed)
@@ -331,6 +331,7 @@ class ShardSession(Committer):
             self.read_to[topic] = batch.end
             await self.commit()
         self.uncommitted += count
+        self.stepped_to[topic] = max(self.stepped_to.get(topic, 0), batch.end)
         while True:
             if len(batch) > FEW:
                 await self.yield_turn()
@@ -439,7 +440,7 @@ class ShardSession(Committer):
 
     async def _wait_for_rebalance(self) -> None:
         """Commit and publish, wait for the end of a rebalance, and check that no other owner took over."""
-        await self.hand_over()
+        await self.hand_over(ends=self._replayed)
         self._update_status()
         await self.feed.wait_for_rebalance()
         await self.journal.check_fenced()

@@ -310,6 +310,23 @@ def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed
         assert (closed["reason"], len(tops)) == ("removed", 1)
 
 
+@pytest.mark.parametrize(("crash", "alerts"), [(False, 0), (True, 1)])
+def test_what_nobody_read_before_a_stop_in_order_is_read_under_the_next_configuration(
+    crash: bool, alerts: int
+) -> None:
+    """After a crash nobody knows what was read: the top may have been computed and lost."""
+    model = Model(declared(HOT))
+    model.send(5, "low", value=0)
+    model.serve()
+    if crash:
+        model.send(1, "lower", value=0)
+        model.dies_at(lambda _: True, after=True)
+    model.send(1, "top")
+    model.spec = declared(HOT.replace("threshold: 500", "threshold: 99999"))
+    model.serve(2)
+    assert len(model.told(EventType.ALERT)) == alerts
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bool) -> None:
     """The start of a run is stored in the middle of a batch: the records before that place are not read again."""
