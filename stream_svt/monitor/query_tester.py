@@ -64,8 +64,7 @@ class QueryTester:
         if tested + skipped < size:
             datasets = view.batch.dataset[start : segment.stop]
             idle = view.only_eligible(runs.covers[datasets], start, segment.stop) & ~live & ~muted
-            for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
-                runs.skip(runs.shown(int(dataset)), int(count))
+            runs.skip_idle(datasets[idle])
         return segment
 
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:

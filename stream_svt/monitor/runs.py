@@ -466,6 +466,17 @@ class Runs:
         if count:
             self.accounts.next.skipped[self.name, reason] += count
 
+    def skip_idle(self, datasets: Integers) -> None:
+        """Count queries, by their datasets, that were not tested because of the state there."""
+        status = self.status[datasets]
+        others = np.ones(len(status), dtype=np.bool_)
+        for each, shown in _SHOWN.items():
+            of_status = status == each
+            self.skip(shown, int(np.count_nonzero(of_status)))
+            others &= ~of_status
+        for dataset, count in zip(*np.unique(datasets[others], return_counts=True), strict=True):
+            self.skip(self.shown(int(dataset)), int(count))
+
     # -- mutes and waiting queries ---------------------------------------------------------------------------
 
     def new_queue(self, kind: type[Q], dataset: int) -> Q:
