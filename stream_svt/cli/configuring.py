@@ -185,7 +185,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
 @common.seconds_option("--wait", 60, "How long to wait until every shard has adopted it.")
 @common.option(
     "--above",
-    "Give the version a larger number than this, after the configuration topic was created again.",
+    "Apply the file, changed or not, with a larger number than this: after the configuration topic was created again.",
     click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
@@ -218,7 +218,7 @@ def apply(
 
         for finding in asyncio.run(create_missing(config, config.cluster())):
             click.echo(finding.message, err=True)
-    proposal = asyncio.run(applied.propose(config, config.cluster(), bundle_of(path)))
+    proposal = asyncio.run(applied.propose(config, config.cluster(), bundle_of(path), above))
     _show(config, proposal)
     if dry_run or not proposal.is_new:
         return 0

@@ -34,8 +34,8 @@ class VersionFault(StrEnum):
     """Why a record `current` is refused, or why the version that it names cannot be read."""
 
     MALFORMED = "it is no record of this format"
-    LOWER = "its number is lower than that of a known version"
-    OTHER = "another version has this number"
+    LOWER = "its number is lower than that of a known version: apply with a larger --above"
+    OTHER = "another version has this number: apply with a larger --above"
     DIGEST = "its parts have another digest"
 
 
@@ -112,7 +112,8 @@ class Versions:
         if key != CURRENT:
             self._parts[key] = value
             return
-        self.refused = self.verify(record) or self._follow(value)
+        why = self.verify(record) or self._follow(value)
+        self.refused = None if why is None else str(why)  # logs show a member of an enumeration as code
 
     def _follow(self, value: bytes | None) -> str | None:
         """Accept a record `current` as the newest, or return why not."""

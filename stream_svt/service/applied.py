@@ -31,11 +31,13 @@ from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
+from stream_svt.service.comparison import not_adopted
 from stream_svt.service.config import Config
 from stream_svt.service.group import user_data
 from stream_svt.service.homes import Homes
 from stream_svt.service.parser import spec_of
 from stream_svt.service.ports import FETCH_WAIT_MS, context_of, verifier_of
+from stream_svt.service.shown import READ_MOST, read_adopted
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen
 from stream_svt.service.workload import AppliedWorkload
@@ -48,6 +50,8 @@ FOLLOW_WAIT: Final = 1.0
 """Seconds that a fetch waits for a new version."""
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
+ADOPTED_MOST: Final = 20_000
+"""Records of the alert topic that are looked through for versions adopted, where the configuration topic has one."""
 PARSER_OUTPUT: Final = 4000
 """Maximum of bytes logged of what the subprocess writes to standard error."""
 
@@ -186,8 +190,11 @@ class Proposal(NamedTuple):
     refused: str | None
 
 
-async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
-    """Compare a configuration with the version applied last and with the topics; raise ConfigError for problems."""
+async def propose(config: Config, cluster: Cluster, bundle: Bundle, above: int = 0) -> Proposal:
+    """Compare a configuration with the version applied last and with the topics; raise ConfigError for problems.
+
+    It is new, too, where the version applied last has no number larger than ``above``.
+    """
     await require(config, cluster)
     await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
@@ -201,13 +208,17 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
     now_ms, shards = int(time.time() * 1000), config.topics.partitions
     change = difference(old, config.spec, shards, raised=raised, retired=retired, now_ms=now_ms)
-    if change.refused:
-        raise ConfigError(change.refused, config.source)
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
     bundle = msgspec.structs.replace(
         bundle, retired=sorted(retired | was - now), partitioner=config.topics.partitioner
     )
-    is_new = applied is None or applied.bundle != bundle
+    is_new = applied is None or applied.bundle != bundle or applied.number <= above
+    comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)
+    adopted = await read_adopted(config, cluster, READ_MOST if applied is None else ADOPTED_MOST)
+    if why := not_adopted((comes.number, comes.digest), adopted):
+        change.refused.append(Problem(0, "", why))
+    if change.refused:
+        raise ConfigError(change.refused, config.source)
     return Proposal(bundle, versions.current, is_new, change, versions.refused)
 
 
@@ -244,6 +255,11 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
     return limits
 
 
+def following(before: Current | None, bundle: Bundle, above: int) -> Version:
+    """Return the version that follows ``before``, with a number larger than ``above``."""
+    return Version(max(above, 0 if before is None else before.number) + 1, bundle)
+
+
 async def publish(
     config: Config,
     cluster: Cluster,
@@ -269,7 +285,7 @@ async def publish(
             if current != before:
                 newest_now = "no version" if current is None else f"version {current.number}"
                 raise Overtaken(f"another run applied a configuration: {newest_now} is there now")
-            version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
+            version = following(before, bundle, above)
             place, appends = TopicPartition(topic, PARTITION), list[NewRecords]()
             for name, value in records(version, before):
                 headers = [key.header(context, value)] if key and value and name == CURRENT else []

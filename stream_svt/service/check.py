@@ -340,7 +340,7 @@ async def _released(context: CheckContext) -> AsyncIterator[Finding]:
     shown = await read_shown(config, context.cluster)
     stored, applied = await context.states(), await context.applied()
     found = [
-        *differences(config, shown, version=0 if applied is None else applied.number),
+        *differences(config, shown, version=(0, "") if applied is None else (applied.number, applied.digest)),
         *behind(config, context.topology.cluster_id, stored, shown),
     ]
     for one in found:

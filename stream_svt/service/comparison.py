@@ -31,22 +31,42 @@ class Finding(NamedTuple):
 ok, note, problem = (partial(Finding, level) for level in ("ok", "note", "problem"))
 
 
-def differences(config: Config, shown: ApplicationShown, *, version: int) -> Iterator[Finding]:
-    """Yield what the configuration declares otherwise than events show; ``version`` is the one applied last, or 0."""
+def differences(
+    config: Config, shown: ApplicationShown, *, version: tuple[int, str] = (0, "")
+) -> Iterator[Finding]:
+    """Yield what the configuration declares otherwise than events show.
+
+    ``version`` is number and digest of the version applied last.
+    """
     if wrong := shown.homes - {tuple(config.homes)}:
         yield problem("topics", other_homes(min(wrong), config.topics))
     yield from _topics(config, shown)
     yield from _datasets(config, shown)
-    known = {number: one.version for number, one in shown.shards.items() if one.version}
-    if ahead := [number for number, adopted in known.items() if adopted > version]:
-        message = (
-            f"{named('shard', ahead, SHOWN)} adopted version {max(known.values())}, and the configuration topic has "
-            f"{version or 'none'}: it was created again. Apply with --above {max(known.values())}"
-        )
-        yield problem("configuration", message)
-    if behind := [number for number, adopted in known.items() if adopted < version]:
-        message = f"{named('shard', behind, SHOWN)} did not adopt version {version} yet"
+    known = {number: one.version for number, one in shown.shards.items() if one.version[0]}
+    if why := not_adopted(version, known):
+        yield problem("configuration", why)
+    if behind := [number for number, adopted in known.items() if adopted[0] < version[0]]:
+        message = f"{named('shard', behind, SHOWN)} did not adopt version {version[0]} yet"
         yield note("configuration", message)
+
+
+def not_adopted(version: tuple[int, str], adopted: Mapping[int, tuple[int, str]]) -> str:
+    """Return why shards refuse a version, given number and digest of those that they adopted; "" if none does."""
+    number, digest = version
+    refusing = {
+        shard: newest
+        for shard, (newest, other) in sorted(adopted.items())
+        if newest > number or (newest == number and other != digest)
+    }
+    if not refusing:
+        return ""
+    newest = max(refusing.values())
+    which = "another version" if newest == number else "version"
+    comes = f"version {number} would be refused" if number else "the configuration topic holds none"
+    return (
+        f"{named('shard', list(refusing), SHOWN)} adopted {which} {newest}, and {comes}: the topic was deleted or "
+        f"created again. Apply with --above {newest}"
+    )
 
 
 def _topics(config: Config, shown: ApplicationShown) -> Iterator[Finding]:

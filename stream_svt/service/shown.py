@@ -29,8 +29,9 @@ class ShardShown:
     """What events of a shard show.
 
     ``events``, ``time``, ``state``, ``command`` and ``origin`` are of its newest event: number, RFC 3339 text, id of
-    the state, number of the last command used up, origin. ``version`` is the newest one adopted, 0 if no event read
-    says so. A closed shard has a ``successor``, and is ``given_up`` if it was closed without its state.
+    the state, number of the last command used up, origin. ``version`` is number and digest of the newest one adopted,
+    (0, "") if no event read says so. A closed shard has a ``successor``, and is ``given_up`` if it was closed without
+    its state.
     """
 
     events: int = 0
@@ -38,7 +39,7 @@ class ShardShown:
     state: str = ""
     command: int = 0
     origin: str = ""
-    version: int = 0
+    version: tuple[int, str] = (0, "")
     successor: str = ""
     given_up: bool = False
 
@@ -49,11 +50,16 @@ class ShardShown:
         if not isinstance(data, Lifecycle):
             return self
         if envelope.type == EventType.CONFIGURATION_ADOPTED:
-            self.version = int(data.detail.get("number", 0))
+            self.version = version_adopted(data)
         if envelope.type == EventType.APPLICATION_CLOSED:
             self.successor = str(data.detail.get("successor", "")) or "nobody"
             self.given_up = data.reason == "given-up"
         return self
+
+
+def version_adopted(data: Lifecycle) -> tuple[int, str]:
+    """Return number and digest of the version that an event of its adoption names."""
+    return int(data.detail.get("number", 0)), str(data.detail.get("digest", ""))
 
 
 @dataclass(slots=True)
@@ -130,3 +136,31 @@ async def read_shown(
             place, parse = TopicPartition(topic, shard), shown.parser(shard, names)
             await kafka.newest(reader, place, parse, doing, max_lookback=max(most // len(wanted), 1000))
     return shown
+
+
+async def read_adopted(config: Config, cluster: Cluster, most: int) -> dict[int, tuple[int, str]]:
+    """Return number and digest of the version that each shard adopted last, as far as its newest events show it.
+
+    At most about ``most`` records are looked through, spread evenly over the shards.
+    """
+
+    def parse(record: Any) -> tuple[int, str] | None:  # noqa: ANN401
+        content = record.value or b""
+        if EventType.CONFIGURATION_ADOPTED.encode() not in content:  # most records are not worth decoding
+            return None
+        try:
+            envelope, data = decode(content)
+        except msgspec.DecodeError:
+            return None
+        if isinstance(data, Lifecycle) and envelope.type == EventType.CONFIGURATION_ADOPTED:
+            return version_adopted(data)
+        return None
+
+    own, doing = config.topics, f"reading the newest events of alert topic {config.topics.alerts!r}"
+    adopted = {}
+    async with kafka.started(cluster.reader(), doing) as reader:
+        for shard in range(own.partitions):
+            place, bound = TopicPartition(own.alerts, shard), max(most // own.partitions, 1000)
+            if (version := await kafka.newest(reader, place, parse, doing, max_lookback=bound)) is not None:
+                adopted[shard] = version
+    return adopted

@@ -161,6 +161,25 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
     assert (await commit(config, seen._replace(bundle=Bundle("text")))).number == 2
 
 
+async def test_a_configuration_topic_created_again_is_seen_and_a_file_is_applied_above_it(scene, file):
+    """Shards that adopted version 3 refuse a version 1; also an unchanged file gets a new number then."""
+    config, brokers = scene.config(), scene.config().cluster()
+    await scene.apply(await scene.start(config), scene.config(threshold=700), number=3)
+    await scene.released(EventType.CONFIGURATION_ADOPTED, 2)
+    bundle = bundle_of(file)
+    with pytest.raises(
+        ConfigError, match=r"0, 1 adopted version 3, and version 1 would be refused: .* --above 3"
+    ):
+        await propose(config, brokers, bundle)
+    proposal = await propose(config, brokers, bundle, above=3)
+    assert (await commit(config, proposal, above=3)).number == 4
+    assert [(await propose(config, brokers, bundle, above)).is_new for above in (0, 3, 4)] == [
+        False,
+        False,
+        True,
+    ]
+
+
 async def test_the_partitioner_of_an_application_never_changes(scene: Scene, file: Path) -> None:
     """Neither a file nor a worker with another one gets in: no dataset has a second ledger on another shard."""
     config, other = scene.config(), scene.config(partitioner="crc32")

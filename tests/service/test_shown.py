@@ -73,7 +73,7 @@ async def test_of_declarations_of_several_shards_the_most_cautious_one_counts() 
 
 def told(**changes: Any) -> list[str]:
     shown = ApplicationShown(shards={0: ShardShown(events=9, state="5e")}, **changes)
-    return [one.message for one in differences(CONFIG, shown, version=2)]
+    return [one.message for one in differences(CONFIG, shown, version=(2, "2"))]
 
 
 def began_with(what: str) -> str:
@@ -115,18 +115,27 @@ def test_a_declaration_that_differs_from_the_events_is_told(changes, message):
 def test_a_larger_sensitivity_that_was_declared_before_is_a_problem() -> None:
     topic = CONFIG.spec.monitors[0].topic
     shown = ApplicationShown(topics={topic: Declared(Fraction(1000), monotonic=False)})
-    found = list(differences(CONFIG, shown, version=0))
+    found = list(differences(CONFIG, shown))
     assert found[0].subject == "monitors[0].sensitivity"
     assert "Declare at least 1000" in found[0].message
     assert found[0].level == "problem"
 
 
-@pytest.mark.parametrize(("version", "level"), [(3, None), (4, "note"), (2, "problem"), (0, "problem")])
-def test_versions_that_shards_adopted_are_compared(version: int, level: str | None) -> None:
-    found = list(
-        differences(CONFIG, ApplicationShown(shards={0: ShardShown(events=9, version=3)}), version=version)
-    )
+@pytest.mark.parametrize(
+    ("version", "level", "words"),
+    [
+        ((3, "3"), None, ""),
+        ((4, "4"), "note", "shard 0 did not adopt version 4 yet"),
+        ((2, "2"), "problem", "shard 0 adopted version 3, and version 2 would be refused: the topic was"),
+        ((3, "x"), "problem", "shard 0 adopted another version 3, and version 3 would be refused"),
+        ((0, ""), "problem", "created again. Apply with --above 3"),
+    ],
+)
+def test_versions_that_shards_adopted_are_compared(version, level, words):
+    shown = ApplicationShown(shards={0: ShardShown(events=9, version=(3, "3"))})
+    found = list(differences(CONFIG, shown, version=version))
     assert [one.level for one in found] == ([] if level is None else [level])
+    assert all(words in one.message for one in found)
 
 
 def test_a_shard_with_events_and_without_state_would_park() -> None:
