@@ -87,24 +87,25 @@ class MuteIndex:
         self._count = 0
         self._keys, self._ends = np.zeros(0, np.uint64), NO_ROWS
         self._datasets = self._start = self._length = NO_ROWS
-        self._names = bytearray()
+        self._names = bytearray(_WORD)  # a word at least
         self._resize(NEVER_MUTED, 0)
-        for dataset, held in mutes.items():
-            self.load(dataset, held)
+        self.load(mutes)
 
-    def load(self, dataset: int, mutes: Mutes) -> None:
-        """Add the mutes of a dataset that has none here."""
-        parts = [mute.name.encode() for mute in mutes.entries.values()]
+    def load(self, held: Mapping[int, Mutes]) -> None:
+        """Add the mutes of datasets that have none here."""
+        mutes = [mute for each in held.values() for mute in each.entries.values()]
+        parts = [mute.name.encode() for mute in mutes]
         if self._count + len(parts) >= len(self._keys):
             self._resize(NEVER_MUTED, len(parts))
         first, self._count = self._count, self._count + len(parts)
         rows = slice(first, self._count)
-        self._keys[rows] = _keys(dataset, TextSlices.of(parts).hashes())
-        self._ends[rows], self._datasets[rows] = (
-            [clock_of(mute.until) for mute in mutes.entries.values()],
-            dataset,
+        self._datasets[rows] = np.repeat(
+            np.array([*held], dtype=np.int64), [len(each.entries) for each in held.values()]
         )
-        self._enter(first, parts)
+        self._keys[rows] = _keys(self._datasets[rows], TextSlices.of(parts).hashes())
+        self._ends[rows] = [clock_of(mute.until) for mute in mutes]
+        self._store(first, parts)
+        self._enter(first)
 
     def put(self, dataset: int, series: str, end: int, clock_ms: int, known: int | None = None) -> None:
         """Store the clock (ms) at which the mute of a series ends, given the clock now.
@@ -199,31 +200,37 @@ class MuteIndex:
     def _resize(self, clock_ms: int, more: int) -> None:
         """Make room for more entries, and remove those whose mutes have ended at a clock."""
         kept = np.flatnonzero(self._ends[: self._count] > clock_ms)
-        start, names = self._start[kept], self._names
-        parts = [
-            bytes(names[begin:end])
-            for begin, end in zip(start.tolist(), (start + self._length[kept]).tolist(), strict=True)
-        ]
-        self._count = len(kept)
-        size = max(_SMALLEST, 1 << (_LOAD * (self._count + more)).bit_length())
-        room = size // _LOAD
-        self._keys, self._ends, self._datasets = (
-            np.concatenate([column[kept], np.zeros(room - len(kept), column.dtype)])
-            for column in (self._keys, self._ends, self._datasets)
+        size = max(_SMALLEST, 1 << (_LOAD * (len(kept) + more)).bit_length())
+        room = np.zeros(size // _LOAD - len(kept), np.int64)
+        self._keys = np.append(self._keys[kept], room.view(np.uint64))
+        self._ends, self._datasets, self._start, self._length = (
+            np.append(column[kept], room)
+            for column in (self._ends, self._datasets, self._start, self._length)
         )
-        self._start, self._length = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self._names = bytearray(_WORD)
+        self._count = len(kept)
         self._table: NDArray[np.int32] = np.full(size, _EMPTY, dtype=np.int32)
-        self._enter(0, parts)
+        if 2 * int(self._length.sum()) < len(self._names):
+            self._compact()
+        self._enter(0)
 
-    def _enter(self, first: int, parts: Sequence[bytes]) -> None:
-        """Store the names of the entries from a number on, and enter these into the table."""
-        rows = slice(first, self._count)
-        length = self._length[rows] = np.fromiter(map(len, parts), np.int64, len(parts))
-        self._start[rows] = len(self._names) + np.cumsum(length) - length
-        self._names += b"".join(parts)
+    def _compact(self) -> None:
+        """Keep the names of entries only."""
+        start, length, names = self._start[: self._count], self._length[: self._count], self._names
+        spans = zip(start.tolist(), (start + length).tolist(), strict=True)
+        self._names = bytearray(_WORD)
+        self._store(0, [bytes(names[begin:end]) for begin, end in spans])
+
+    def _store(self, first: int, names: Sequence[bytes]) -> None:
+        """Store the names of the entries from a number on."""
+        length = np.fromiter(map(len, names), np.int64, len(names))
+        self._start[first : self._count] = len(self._names) + np.cumsum(length) - length
+        self._length[first : self._count] = length
+        self._names += b"".join(names)
+
+    def _enter(self, first: int) -> None:
+        """Enter the entries from a number on into the table."""
         numbers = np.arange(first, self._count, dtype=np.int32)
-        slots = self._slots(self._keys[rows])
+        slots = self._slots(self._keys[first : self._count])
         while len(numbers):
             is_free = self._table[slots] == _EMPTY
             self._table[slots[is_free]] = numbers[is_free]  # the last one, where several have one slot

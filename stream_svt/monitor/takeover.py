@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -162,28 +162,34 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
         if size > LOADED_AT_ONCE:
             size = 0
             yield
-    for count, queue in enumerate(engine.accounts.queues.loaded(), start=1):
-        _load_queue(engine, queue)
-        if count % QUEUES_AT_ONCE == 0:
-            yield
+    queues = engine.accounts.queues.loaded()
+    while some := [*islice(queues, QUEUES_AT_ONCE)]:
+        muted: defaultdict[str, dict[int, Mutes]] = defaultdict(dict)
+        for queue in some:
+            dataset = _load_queue(engine, queue)
+            if isinstance(queue, Mutes) and dataset is not None:
+                muted[queue.monitor][dataset] = queue
+        for monitor, held in muted.items():
+            if monitor in engine.runners:
+                engine.runners[monitor].runs.mute_index.load(held)
+        yield
 
 
-def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
-    """Give a queue to its monitor; drop it if the shard no longer has its dataset or monitor."""
+def _load_queue(engine: Engine, queue: Queue[Any]) -> int | None:
+    """Give a queue to its monitor, and return the number of its dataset; drop it if the shard lacks one of them."""
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
-        if runner is not None:
-            runner.runs.mute_index.load(number, queue)
     elif number is None or runner is None:
         queue.drop()
-        return
+        return None
     elif type(queue) is not runner.append.queue:
         message = f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
         raise UnreadableState(f"state records w/* are damaged: {message}")
     else:
         runner.runs.queues[number] = queue
     engine.projection.count_queue(queue)
+    return number
 
 
 # -- datasets that the configuration no longer declares --------------------------------------------------
