@@ -23,7 +23,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.errors import MisuseError
 from stream_svt.kafka import clients as kafka
-from stream_svt.kafka.aiokafka_fixes import record_connection_errors
+from stream_svt.kafka.aiokafka_fixes import absence, record_connection_errors
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 from stream_svt.service.config import cluster_of
 from stream_svt.service.topology import ALERT_TOPIC, read_partitions_of
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _COMMIT_INTERVAL = 5.0
 """Seconds between two commits of a group's positions: the default of Kafka's clients."""
 _COMMIT_TIMEOUT = 5.0
+_ABSENT_POLLS = 3
+"""Fetches in a row without topic or brokers, each of a second, after which a subscriber is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         self._consumer: Any = None
         self._unhandled: tuple[TopicPartition, int] | None = None
         self._commit_at = 0.0
+        self._absent = 0
 
     async def __aenter__(self) -> Self:
         if self._consumer is not None:
@@ -148,6 +151,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
                     batch = await self._consumer.getmany(timeout_ms=1000, max_records=1)
                 except KafkaError as error:
                     raise kafka.explain(error, self._doing, group=self._group or "") from error
+                self._watch_absence("" if batch else absence(self._consumer, self._topic))
                 for record in chain.from_iterable(batch.values()):
                     if (event := self._received(record)) is not None:
                         self._unhandled = TopicPartition(record.topic, record.partition), record.offset
@@ -181,6 +185,12 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
             message = "positions of group %r were not committed (%s): events may come again"
             _log.warning(message, self._group, type(error).__name__)
         self._commit_at = asyncio.get_running_loop().time() + _COMMIT_INTERVAL
+
+    def _watch_absence(self, why: str) -> None:
+        """Log once that topic or brokers are away; the loop goes on once they are back."""
+        self._absent = self._absent + 1 if why else 0
+        if self._absent == _ABSENT_POLLS:
+            _log.warning("waiting for topic %r: %s", self._topic, why)
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from stream_svt.service.config import Config, load_config
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.settings.document import did_you_mean
 from stream_svt.settings.fields import duration_ms
+
+WRAPPED = 14
+"""Least width of a column of a table whose text is wrapped."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,18 +49,38 @@ def print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table as wide as the terminal, or 160 columns wide where there is none."""
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Iterable[str] = ()) -> None:
+    """Print a table as wide as the terminal, or 160 columns wide where there is none.
+
+    A column whose cells have no space is not wrapped. Columns of ``spare`` are left out, the first one first, while the
+    table is too wide.
+    """
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 160
-    table = Table(*head)
-    for row in rows:
-        table.add_row(*map(str, row))
+    columns = {str(name): list(map(str, cells)) for name, *cells in zip_longest(head, *rows, fillvalue="")}
+    wraps = {name: any(" " in cell for cell in cells) for name, cells in columns.items()}
+    least = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+    least |= {name: min(width, WRAPPED) for name, width in least.items() if wraps[name]}
+    left_out = []
+    for name in spare:
+        if (
+            sum(least[name] + 3 for name in columns) < console.width
+        ):  # a bar and two blanks each, and a last bar
+            break
+        del columns[name]
+        left_out.append(name)
+    table = Table()
+    for name in columns:
+        table.add_column(name, no_wrap=not wraps[name], min_width=least[name], overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     console.print(table)
+    if left_out:
+        console.print(f"Left out: {', '.join(left_out)}; a wider terminal shows them, and --json.")
 
 
 def examples(*lines: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from datetime import UTC
 from itertools import groupby
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
         click.echo(f"{topic}: {reason}, {counted(sum(one.count for one in partitions), 'record')}")
         click.echo(f"  to do: {REMEDIES[reason]}")
         for one in partitions:
-            when = one.newest.astimezone().isoformat(sep=" ", timespec="seconds")
+            when = f"{one.newest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
             click.echo(f"  partition {one.partition}: {one.count}, the newest at {when}, offset {one.offset}")
     if not groups:
         click.echo("No record was refused.")

@@ -52,18 +52,25 @@ def watch(
     lifecycle: bool,
     limit: int | None,
 ) -> None:
-    """Print alerts as they are published, until interrupted."""
+    """Print alerts as they are published, until interrupted. Times are UTC."""
     brokers, topic = common.alert_topic(None if path is None else common.load(path), servers, topic)
     options = {"from_beginning": from_beginning, "lifecycle": lifecycle}
-    asyncio.run(_follow(Subscription(brokers, topic, None, **options), as_json, limit))
+    greeting = (
+        "" if from_beginning else f"Waiting for new events on {topic}; --from-beginning shows earlier ones."
+    )
+    asyncio.run(_follow(Subscription(brokers, topic, None, **options), as_json, limit, greeting))
 
 
-async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, limit: int | None) -> None:
+async def _follow(
+    subscription: Subscription[Alert | Lifecycle], as_json: bool, limit: int | None, greeting: str
+) -> None:
     if (task := asyncio.current_task()) is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     shown = 0
     with contextlib.suppress(asyncio.CancelledError):
         async with subscription:
+            if greeting:
+                click.echo(greeting, err=True)
             async for event in subscription:
                 click.echo(msgspec.json.encode(event) if as_json else in_words(event))
                 shown += 1
@@ -74,7 +81,7 @@ async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, 
 def in_words(event: Event[Alert | Lifecycle]) -> str:
     """Return an event as one line of text."""
     data = event.data
-    when = click.style(event.time.astimezone().strftime("%H:%M:%S"), dim=True)
+    when = click.style(event.time.astimezone(UTC).strftime("%H:%M:%SZ"), dim=True)
     if isinstance(data, Alert):
         words = [
             click.style("ALERT", fg="red", bold=True),
@@ -224,17 +231,19 @@ def _show(answer: dict[str, Any]) -> None:
     common.print_table(
         ("shard", "state", "lag", "state records", "last commit", "cause", "reason"),
         [_shard_cells(shard) for shard in answer["shards"]],
+        spare=("state records", "last commit"),
     )
     common.print_table(
         ("dataset", "budget spent", "reserved", "monitor", "state", "run", "alerts", "muted", "queued"),
         [cells for dataset in answer["datasets"] for cells in _dataset_cells(dataset)],
+        spare=("queued", "muted", "reserved", "run"),
     )
 
 
 def _shard_cells(shard: dict[str, Any]) -> list[object]:
     when = "never"
     if committed := shard["committed_at"]:
-        when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
+        when = datetime.fromtimestamp(committed, UTC).strftime("%H:%M:%SZ")
     # The lag of a shard that was never open is unknown.
     known = shard | {"lag": sum(shard["lag"].values()) if shard["lag"] else "-", "when": when}
     return [known[name] for name in ("shard", "state", "lag", "state_records", "when", "cause", "reason")]

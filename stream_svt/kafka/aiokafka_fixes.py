@@ -121,6 +121,8 @@ SESSION_USED: Final = 0.85
 """Part of a session after which a connection logs in again: as early as Kafka's own clients do."""
 _SHORTEST: Final = 1.1
 """Seconds between two logins; brokers refuse the second within one second."""
+_METADATA_PAUSE: Final = 0.1
+"""Seconds between an answer that lacks a topic and the next question: retry.backoff.ms of Kafka's own clients."""
 _OF_LOGIN: Final = (ApiVersionRequest, SaslHandShakeRequest, SaslAuthenticateRequest)
 
 
@@ -133,9 +135,12 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
     A broker may limit sessions (connections.max.reauth.ms), and closes a connection at the first request after the end
     of its session: a transaction in progress would be lost. aiokafka does not log in again. Requests wait for the two
     round trips of a login, and not for the next token, as long as one is valid.
+
+    aiokafka asks for the metadata of a missing topic again and again without a pause: each answer makes it ask.
     """
 
     _login_at = _session_end = math.inf
+    _metadata_at = 0.0
     _login: asyncio.Task[None] | None = None
     _takes_requests = True
 
@@ -147,9 +152,21 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
         if isinstance(request, SaslAuthenticateRequest):
             return self._authenticate(request)
         if isinstance(request, MetadataRequest):
-            request._allow_auto_topic_creation = False  # noqa: SLF001
+            return self._request_metadata(request)
         if isinstance(request, _OF_LOGIN):
             return super().send(request, expect_response)
+        return self._send(request, expect_response)
+
+    async def _request_metadata(self, request: Any) -> Any:  # noqa: ANN401
+        request._allow_auto_topic_creation = False  # noqa: SLF001
+        if (pause := self._metadata_at - time.monotonic()) > 0:
+            await asyncio.sleep(pause)
+        response = await self._send(request, True)
+        if any(error for error, *_ in response.topics):
+            self._metadata_at = time.monotonic() + _METADATA_PAUSE
+        return response
+
+    def _send(self, request: Any, expect_response: bool) -> Any:  # noqa: ANN401
         now = time.monotonic()
         if now >= self._login_at and self._login is None:
             self._login = asyncio.create_task(self._log_in_again(), name="login")
@@ -272,6 +289,14 @@ def has_failed(consumer: Consumer) -> bool:
 def is_denied(consumer: Consumer, topic: str) -> bool:
     """Tell whether the brokers deny this user the topic; a fetch would wait without an error."""
     return topic in consumer._client.cluster.unauthorized_topics  # noqa: SLF001
+
+
+def absence(consumer: Consumer, topic: str) -> str:
+    """Return why a consumer waits in vain for a topic, as of its newest metadata: "" if it does not."""
+    cluster = consumer._client.cluster  # noqa: SLF001
+    if cluster._last_refresh_ms > cluster._last_successful_refresh_ms:  # noqa: SLF001
+        return "no broker answers"
+    return "" if cluster.partitions_for_topic(topic) else "the topic does not exist any more"
 
 
 async def request_metadata(consumer: Consumer, topics: list[str]) -> None:

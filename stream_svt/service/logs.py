@@ -30,7 +30,7 @@ def log_to_stderr(level: str, form: str = "text") -> None:
     As JSON, warnings and uncaught exceptions are events, too: nothing else is written to standard error.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":
         logging.captureWarnings(capture=True)
@@ -63,6 +63,13 @@ def _value(value: object, form: str) -> Any:  # noqa: ANN401  what JSON has
     if isinstance(value, float) and math.isfinite(value):  # JSON has no other
         return float(form % value) if form[-1] == "f" else value
     return value if isinstance(value, str | int | None) else str(value)
+
+
+class TextFormatter(logging.Formatter):
+    """One line of text; its time is UTC."""
+
+    converter = staticmethod(time.gmtime)
+    default_msec_format = "%s,%03dZ"
 
 
 class JsonFormatter(logging.Formatter):

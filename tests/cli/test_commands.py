@@ -13,8 +13,9 @@ from typing import Any
 import aiokafka.client
 import msgspec
 import pytest
+from click import unstyle
 
-from stream_svt.cli import app, confirming
+from stream_svt.cli import app, confirming, showing
 from stream_svt.cli.whole import show_whole
 from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
@@ -293,6 +294,28 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     )
     (row,) = [line for line in changed.splitlines() if "parked" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_in_a_narrow_terminal_status_leaves_columns_out_and_cuts_nothing(monkeypatch, capsys, columns):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parked = {
+        "shard": 1,
+        "lag": {},
+        "state": "parked",
+        "cause": "state-unreadable",
+        "reason": "its seal is broken " * 5,
+    }
+    showing._show(STATUS | {"shards": [*STATUS["shards"], STATUS["shards"][0] | parked]})
+    lines = unstyle(capsys.readouterr().out).splitlines()[1:]
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    assert "…" not in text
+    assert "state-unreadable" in text
+    assert "broken" in text
+    assert "1.5 of 4" in text
+    assert ("Left out: queued" in text) == (columns == 80)
 
 
 @pytest.mark.loopback

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import timedelta
 from types import SimpleNamespace
 
 import msgspec
@@ -35,6 +37,18 @@ def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
     ):
         assert part in line
     assert "attempt" not in line
+
+
+def test_the_time_of_an_event_as_text_is_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        received = event(alert(number=2))
+        assert unstyle(in_words(received)).startswith(f"{received.time:%H:%M:%S}Z  ALERT")
+        assert received.time.utcoffset() == timedelta()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():

@@ -101,7 +101,12 @@ def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: An
 async def test_only_connections_of_this_package_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(AIOKafkaConnection, "connect", lambda _: asyncio.sleep(0))
-    monkeypatch.setattr(AIOKafkaConnection, "send", lambda _, request, *__: sent.append(request))
+
+    async def send(_: object, request: object, *__: object) -> SimpleNamespace:
+        sent.append(request)
+        return SimpleNamespace(topics=[])
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", send)
     aiokafka_fixes.apply_fixes()
     create = aiokafka.client.create_conn
     of_a_program = await create("broker", 9092, security_protocol="PLAINTEXT", on_close=print)
@@ -109,7 +114,7 @@ async def test_only_connections_of_this_package_are_changed(monkeypatch: pytest.
     for topics in (["counts"], [], None):
         ours = await create("broker", 9092, **dict(Cluster({}).arguments), on_close=print)
         for connection, creates in ((of_a_program, True), (ours, False)):
-            connection.send(MetadataRequest(topics))
+            await connection.send(MetadataRequest(topics))
             asked = sent.pop().build(MetadataRequest_v5)
             assert (asked.topics, asked.allow_auto_topic_creation) == (topics, creates)
 

@@ -19,6 +19,7 @@ from stream_svt.monitor.released import EventType
 from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.process import Process
+from tests.support.topics import administrator, create_topics
 
 pytestmark = pytest.mark.kafka
 MODULE = stream_svt.subscription
@@ -153,6 +154,27 @@ async def test_a_missing_topic_is_named_and_not_created(broker, topics):
     for _ in range(2):
         with pytest.raises(BrokerError, match=f"topic '{name}' does not exist"):
             await collect(stream_svt.subscribe(bootstrap_servers=broker.bootstrap_servers, topic=name), 1)
+
+
+async def test_a_topic_that_is_deleted_is_waited_for_without_haste_and_that_is_said_once(
+    alerts, caplog, monkeypatch
+):
+    monkeypatch.setattr(MODULE, "_ABSENT_POLLS", 2)
+    async with alerts.member(group_id=None) as subscription:
+        asked: list[object] = []
+        waiting = asyncio.create_task(sequences(subscription, 4))
+        async with administrator(alerts.servers) as client:
+            await client.delete_topics([alerts.topic])
+        subscription._consumer._client.cluster.add_listener(asked.append)
+        async with asyncio.timeout(30):
+            while "the topic does not exist any more" not in caplog.text:
+                await asyncio.sleep(0.1)
+        assert 2 <= len(asked) < 100
+        await asyncio.sleep(1.2)
+        assert caplog.text.count("waiting for topic") == 1
+        await create_topics(alerts.servers, {alerts.topic: 1})
+        await publish(alerts.servers, alerts.topic, *(encoded(n, alert(number=n)) for n in range(1, 9)))
+        assert (await waiting)[:3] == [1, 2, 3]
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,6 +8,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from stream_svt.service import logs
-from stream_svt.service.logs import JsonFormatter, RateLimit, limit_logs
+from stream_svt.service.logs import TEXT, JsonFormatter, RateLimit, TextFormatter, limit_logs
 
 SHARDS, SECONDS = 64, 20
 
@@ -125,6 +126,18 @@ def test_an_event_is_an_object_with_its_fields_and_a_library_says_what_it_says(
     }
     assert (library["logger"], library["message"], "event" in library) == ("aiokafka", "100 %s {}", False)
     assert library["stack"].endswith("ValueError: 5 % of it\n")
+
+
+def test_the_time_of_a_line_is_utc(monkeypatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        record = logging.LogRecord("stream_svt", logging.INFO, "", 1, "event=x", (), None)
+        record.created, record.msecs = 1_767_700_800.25, 250.0
+        assert TextFormatter(TEXT).format(record) == "2026-01-06 12:00:00,250Z INFO stream_svt event=x"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_number_that_json_lacks_is_a_text() -> None:
