@@ -46,9 +46,9 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -> int:
     """Check configuration, topics and permissions.
 
-    Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each shard, and
-    what differs from the newest released events. Its last line says which permissions it tried, and which not.
-    Spends no budget, writes no record, disturbs no running worker.
+    Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each shard, what
+    'apply' would refuse or remove, and what differs from the newest released events. Its last line says which
+    permissions it tried, and which not. Spends no budget, writes no record, disturbs no running worker.
     """
     from stream_svt.planning import explain
     from stream_svt.service.check import TRIED, UNTRIED, check_brokers, check_offline

@@ -7,6 +7,7 @@ The model of the memory has measured figures: a test compares those for datasets
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -52,6 +53,13 @@ class Difference:
     lines: list[str] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
     retired: str = ""
+
+    @property
+    def removals(self) -> list[str]:
+        """What is removed or retired, each with its effects in one line."""
+        blocks = re.split(r"\n(?=\S)", "\n".join(self.lines))
+        removed = (block for block in blocks if block.startswith("- "))
+        return [block.replace("\n    ", ": ", 1).replace("\n    ", "; ") for block in removed]
 
     def add(self, subject: str, *effects: str) -> None:
         """Add a line for what is added (+), changed (~) or retired (-), and a line for each effect."""

@@ -41,6 +41,7 @@ from stream_svt.service.shown import READ_MOST, read_adopted
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen
 from stream_svt.service.workload import AppliedWorkload
+from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
 log = logging.getLogger(__name__)
@@ -199,19 +200,13 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle, above: int =
     await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
     applied = newest(versions, config.topics.config)
-    old = (
-        None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
-    )
+    old = declared_in(applied)
     if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
         raise other_partitioner(applied.bundle.partitioner, config)
-    retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
-    raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
-    now_ms, shards = int(time.time() * 1000), config.topics.partitions
-    change = difference(old, config.spec, shards, raised=raised, retired=retired, now_ms=now_ms)
+    change = await changes(config, cluster, applied, old)
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
-    bundle = msgspec.structs.replace(
-        bundle, retired=sorted(retired | was - now), partitioner=config.topics.partitioner
-    )
+    retired = (set() if applied is None else set(applied.bundle.retired)) | was - now
+    bundle = msgspec.structs.replace(bundle, retired=sorted(retired), partitioner=config.topics.partitioner)
     is_new = applied is None or applied.bundle != bundle or applied.number <= above
     comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)
     adopted = await read_adopted(config, cluster, READ_MOST if applied is None else ADOPTED_MOST)
@@ -220,6 +215,23 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle, above: int =
     if change.refused:
         raise ConfigError(change.refused, config.source)
     return Proposal(bundle, versions.current, is_new, change, versions.refused)
+
+
+def declared_in(applied: Version | None) -> ApplicationSpec | None:
+    """Return what a version declares; None for no version."""
+    return (
+        None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
+    )
+
+
+async def changes(
+    config: Config, cluster: Cluster, applied: Version | None, old: ApplicationSpec | None
+) -> Difference:
+    """Return what applying a configuration changes of the version applied last, which declares ``old``."""
+    retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
+    raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
+    now_ms, shards = int(time.time() * 1000), config.topics.partitions
+    return difference(old, config.spec, shards, raised=raised, retired=retired, now_ms=now_ms)
 
 
 async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:

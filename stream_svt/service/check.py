@@ -26,7 +26,7 @@ from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.configuration import Version, Versions
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
-from stream_svt.service.applied import newest, read_versions
+from stream_svt.service.applied import changes, declared_in, newest, read_versions
 from stream_svt.service.comparison import Finding, behind, differences, note, ok, problem
 from stream_svt.service.config import Config
 from stream_svt.service.control import newest_events
@@ -145,7 +145,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     findings += wrong or [ok("topics", f"{good}; {by}")]
     findings += advice(config, topology)
     context = CheckContext(config, cluster, topology)
-    for check in (_retention, _permissions, _partitioner, _released, _state, _predecessor):
+    for check in (_retention, _permissions, _partitioner, _applied, _released, _state, _predecessor):
         try:
             findings += [one async for one in check(context)]
         except kafka.Denied as error:
@@ -315,6 +315,20 @@ async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
             finding = problem if 2 * count > found.records else note
             message = f"{topic}: {count} of the newest {found.records} records are refused: "
             yield finding("topics.partitioner", message + config.homes.misrouted())
+
+
+async def _applied(context: CheckContext) -> AsyncIterator[Finding]:
+    """Tell why `apply` would refuse the configuration, and what it would remove of the version applied last."""
+    config, own = context.config, context.config.topics
+    if not context.fits(own.alerts) or own.config not in context.topology.partitions:
+        return
+    if (applied := await context.applied()) is None:
+        return
+    change = await changes(config, context.cluster, applied, declared_in(applied))
+    for refused in change.refused:
+        yield problem(refused.field, refused.message)
+    for removed in change.removals:
+        yield note("apply", removed)
 
 
 async def _state(context: CheckContext) -> AsyncIterator[Finding]:

@@ -80,28 +80,29 @@ def _topics(config: Config, shown: ApplicationShown) -> Iterator[Finding]:
 
 def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Finding]:
     declared = {one.name: one for one in config.current.datasets}
-    other: dict[str, list[str]] = {}
+    other: dict[tuple[str, bool], list[str]] = {}
     for name, account in shown.accounts.items():
-        for subject, words in _differs(declared[name], account, shown.units.get(name)):
-            other.setdefault(subject, []).append(f"{name} {words}")
-    for subject, found in other.items():
-        finding = note if subject == "limit" else problem
+        for subject, refused, words in _differs(declared[name], account, shown.units.get(name)):
+            other.setdefault((subject, refused), []).append(f"{name} {words}")
+    for (subject, refused), found in other.items():
+        finding = problem if refused else note
         yield finding(f"datasets.{subject}", listed(found, SHOWN, "; "))
 
 
-def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the key that a dataset declares otherwise than its ledger has it, and how."""
+def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, bool, str]]:
+    """Yield the key that a dataset declares otherwise than its ledger has it, whether that is refused, and how."""
     measure, kind = dataset.terms.kind.measure, KINDS.get(account.measure, dataset.terms.kind)
     if account.measure != measure:
-        yield "measure", f"declares {measure}, its ledger is kept in {account.measure}"
+        yield "measure", True, f"declares {measure}, its ledger is kept in {account.measure}"
         return
     limit = round(account.limit * kind.units)
     if limit != dataset.terms.limit:
         spent = f"{account.spent:g} of it spent"
         was = as_text(dataset.terms.limit, kind)
-        yield "limit", f"declares {measure} {was}, its ledger has {as_text(limit, kind)}, {spent}"
+        refused = dataset.terms.limit > limit  # an operator may have raised it
+        yield "limit", refused, f"declares {measure} {was}, its ledger has {as_text(limit, kind)}, {spent}"
     if unit is not None and unit != dataset.terms.unit:
-        yield "unit", f"declares {dataset.terms.unit!r}, its ledger {unit!r}"
+        yield "unit", True, f"declares {dataset.terms.unit!r}, its ledger {unit!r}"
 
 
 def behind(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.monitor.released import EventType
+from stream_svt.service.applied import propose, publish
 from stream_svt.service.audit import audit_state
+from stream_svt.service.config import bundle_of
 from stream_svt.subscription import subscribe
 from tests.support.worker import HIGH, Scene
 
@@ -65,8 +67,17 @@ async def test_check_says_what_differs_from_the_released_events(scene: Scene, st
         ended = await stream_svt("check", "-c", file)
         return ended.out
 
-    assert "datasets.limit: a declares epsilon 9, its ledger has 4, " in await told(
-        "{epsilon: 4}", "{epsilon: 9}"
+    larger = "{epsilon: 4}", "{epsilon: 9}"
+    assert "FAIL datasets.limit: a declares epsilon 9, its ledger has 4, " in await told(*larger)
+    file.write_text(text)
+    config, brokers = scene.config(), scene.config().cluster()
+    proposal = await propose(config, brokers, bundle_of(file))
+    await publish(config, brokers, proposal.bundle, before=None)
+    assert "FAIL datasets.a.limit: only an operator can raise a limit: run 'stream-svt" in await told(*larger)
+    renamed = await told("[a, b, c]", "[a, b, d]")
+    assert "FAIL datasets" not in renamed
+    assert (
+        "note apply: - dataset c: permanently: no later version can declare the name again; open" in renamed
     )
     smaller = await told("sensitivity: 1", "sensitivity: 1/2")
     assert "was declared with sensitivity 1, and may still contain such answers" in smaller

@@ -159,6 +159,10 @@ def test_a_dataset_that_is_removed_is_retired_permanently() -> None:
     fewer = spec(datasets="{names: [a], limit: 4, unit: one basket}")
     lines = lines_of(fewer)
     assert lines[:2] == ["- dataset b", "    permanently: no later version can declare the name again"]
+    (removed,) = difference(spec(), fewer, 4).removals
+    assert removed.startswith(
+        "- dataset b: permanently: no later version can declare the name again; open runs"
+    )
     (problem,) = difference(fewer, spec(), 4, retired=["b"]).refused
     assert problem.message == "dataset b retired by an earlier version: choose an unused name"
 
