@@ -180,8 +180,8 @@ class MuteIndex:
         found: list[tuple[Integers, NDArray[Any]]] = [(NO_ROWS, NO_ROWS)]
         while len(rows):
             is_same = self._keys[numbers] == keys
-            same = np.flatnonzero(is_same)
-            is_same[same] = self._are_same(numbers[same], datasets, series, rows[same])
+            if len(same := np.flatnonzero(is_same)):
+                is_same[same] = self._are_same(numbers[same], datasets, series, rows[same])
             found.append((rows[is_same], numbers[is_same]))
             slots = self._next(slots)
             numbers = self._table[slots]

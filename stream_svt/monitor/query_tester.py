@@ -127,8 +127,7 @@ class QueryTester:
 
     def _mute_found(self, segment: Segment, rows: Integers) -> None:
         """Skip those of some rows, by index, that are muted now."""
-        if len(rows):
-            self._mute(segment, *self.runs.mute_index.ends(segment.dataset, segment.series[0], rows))
+        self._mute(segment, *self.runs.mute_index.ends(segment.dataset, segment.series[0], rows))
 
     def _mute_entries(
         self, segment: Segment, codes: Integers, muted: Sequence[int] | Integers, first: int = 0
@@ -195,7 +194,8 @@ class QueryTester:
         if segment.muting:
             part = slice(first - segment.start, segment.checked - segment.start)
             found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
-            self._mute_found(segment, found + part.start)
+            if len(found):
+                self._mute_found(segment, found + part.start)
 
     def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
@@ -231,7 +231,8 @@ class QueryTester:
         segment.muting.add(dataset, series)
         part = slice(row + 1 - segment.start, segment.checked - segment.start)
         found = rows_of(segment.datasets(part), segment.hashes[part], dataset, series)
-        self._mute_found(segment, found + part.start)
+        if len(found):
+            self._mute_found(segment, found + part.start)
 
     def candidates(
         self, view: View, start: int, live: Mask, *, draw_all: bool = False
