@@ -1,6 +1,6 @@
 """Print alerts with a plain Kafka client; any language that reads Kafka and JSON can do the same.
 
-KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/plain_aiokafka.py
+KAFKA=127.0.0.1:9092 ALERTS=retail-watch.alerts python examples/plain_aiokafka.py
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -8,6 +8,7 @@ KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/plain_aiokafka.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 
@@ -29,7 +30,7 @@ def described(value: bytes | None) -> str | None:
 async def main() -> None:
     """Follow the alert topic from its oldest event on."""
     consumer = AIOKafkaConsumer(
-        os.environ["ALERTS"],
+        os.environ.get("ALERTS", "retail-watch.alerts"),
         bootstrap_servers=os.environ.get("KAFKA", "127.0.0.1:9092"),
         isolation_level="read_committed",  # without it an event may come more than once
         auto_offset_reset="earliest",
@@ -52,4 +53,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())

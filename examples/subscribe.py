@@ -1,6 +1,6 @@
 """Print alerts as they are published, with the package's own subscriber.
 
-KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/subscribe.py
+KAFKA=127.0.0.1:9092 ALERTS=retail-watch.alerts python examples/subscribe.py
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -8,6 +8,7 @@ KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/subscribe.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 import stream_svt
@@ -17,7 +18,7 @@ async def main() -> None:
     """Follow the alert topic from its oldest event on."""
     subscription = stream_svt.subscribe(
         bootstrap_servers=os.environ.get("KAFKA", "127.0.0.1:9092"),
-        topic=os.environ["ALERTS"],
+        topic=os.environ.get("ALERTS", "retail-watch.alerts"),
         from_beginning=True,
     )
     async with subscription:
@@ -28,4 +29,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())

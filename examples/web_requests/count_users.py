@@ -16,6 +16,7 @@ KAFKA=127.0.0.1:9092 python count_users.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -167,4 +168,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -78,12 +78,12 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
     return 0
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[Finding], *, err: bool = False) -> None:
     for finding in findings:
         if finding.subject in ("tried", "not tried"):
             continue  # they end the report
         mark, colour = _MARKS[finding.level]
-        click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
+        click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}", err=err)
 
 
 @common.command("lint -c monitors.yaml", "lint -c monitors.yaml --sample 100000")
@@ -266,6 +266,9 @@ def _show(config: Config, proposal: applied.Proposal) -> None:
     if not proposal.is_new:
         click.echo("No change: the file is the same as that version.", err=True)
         return
+    from stream_svt.service.check import check_offline
+
+    _print([one for one in check_offline(config) if one.level == "note"], err=True)
     for line in proposal.difference.lines:
         click.echo(line)
 
@@ -304,8 +307,9 @@ async def _apply(
 def show_config(path: Path, name: str | None) -> None:
     """Show the applied configuration.
 
-    Prints its text as it was written; number and digest of the version go to standard error. Exit code 1: no version
-    was applied yet, or the version has no file of that name.
+    Prints its datasets and monitors as YAML, without comments and without the sections of a worker (kafka, topics,
+    sealing, ..); number and digest of the version go to standard error. Exit code 1: no version was applied yet, or the
+    version has no file of that name.
     """
     config = common.load(path)
     versions = asyncio.run(applied.read_versions(config, config.cluster()))

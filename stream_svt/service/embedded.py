@@ -220,7 +220,10 @@ def _require_free(port: int) -> None:
         try:
             wanted.bind(("127.0.0.1", port))
         except OSError as error:
-            raise EmbeddedKafkaError(f"port {port} of 127.0.0.1: {error.strerror}; choose another") from None
+            raise EmbeddedKafkaError(
+                f"port {port} of 127.0.0.1: {error.strerror}; choose another with --port, and "
+                "name it in kafka.bootstrap_servers"
+            ) from None
 
 
 def new_cluster_id() -> str:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from click import unstyle
 
+from stream_svt.__main__ import main as program
 from stream_svt.cli import app, confirming, showing
 from stream_svt.cli.whole import show_whole
 from stream_svt.demo.scenario import Setting
@@ -43,6 +44,19 @@ def test_every_command_has_help_with_an_example(stream_svt, command):
     assert "Example" in ended.out
     assert f"stream-svt {' '.join(command)}" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 110
+
+
+def test_ctrl_c_while_modules_are_imported_ends_the_program_without_a_traceback(monkeypatch):
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "stream_svt.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "stream_svt.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        program()
+    assert ended.value.code == 130
 
 
 def test_the_version_is_that_of_the_package(stream_svt):

@@ -17,7 +17,7 @@ from typing import Any
 
 from stream_svt.service.embedded import free_ports
 
-COMMAND = [sys.executable, "-c", "import sys; from stream_svt.cli import main; sys.exit(main())"]
+COMMAND = [sys.executable, "-m", "stream_svt"]
 
 
 def free_port() -> int:
