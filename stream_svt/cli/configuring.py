@@ -259,6 +259,8 @@ def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -
 
 
 def _show(config: Config, proposal: applied.Proposal) -> None:
+    from stream_svt.service.check import check_offline
+
     known = f"version {proposal.before.number}" if proposal.before is not None else "nothing"
     click.echo(f"Application {config.spec.application}: {known} is applied.", err=True)
     if proposal.refused is not None:
@@ -266,8 +268,6 @@ def _show(config: Config, proposal: applied.Proposal) -> None:
     if not proposal.is_new:
         click.echo("No change: the file is the same as that version.", err=True)
         return
-    from stream_svt.service.check import check_offline
-
     _print([one for one in check_offline(config) if one.level == "note"], err=True)
     for line in proposal.difference.lines:
         click.echo(line)

@@ -84,6 +84,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     write(file, scene.text())
     ended = await stream_svt("apply", "-c", file)  # nobody can answer
     assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
+    assert "note ledger: a dataset must belong to this application alone" in ended.err  # as check says it
     assert (await stream_svt("config", "-c", file)).code == 1
     assert "Version 1 of" in await applies()
     for service in services:
