@@ -24,6 +24,8 @@ _SPREAD = 0x9E3779B97F4A7C15
 _ALL = 2**64 - 1
 _SMALLEST, _LOAD = 2**10, 16
 """Fewest slots of a table, and slots of each entry: a pair that has no entry mostly meets an empty one."""
+_SPARE = 32
+"""Entries of a table for each further one that it has room for at least, because its next resize costs all of them."""
 _EMPTY, _WORD = -1, 8
 _FEW = 16
 """Rows that are looked up one by one."""
@@ -200,7 +202,8 @@ class MuteIndex:
     def _resize(self, clock_ms: int, more: int) -> None:
         """Make room for more entries, and remove those whose mutes have ended at a clock."""
         kept = np.flatnonzero(self._ends[: self._count] > clock_ms)
-        size = max(_SMALLEST, 1 << (_LOAD * (len(kept) + more)).bit_length())
+        count = len(kept) + max(more, len(kept) // _SPARE)
+        size = max(_SMALLEST, 1 << (_LOAD * count).bit_length())
         room = np.zeros(size // _LOAD - len(kept), np.int64)
         self._keys = np.append(self._keys[kept], room.view(np.uint64))
         self._ends, self._datasets, self._start, self._length = (

@@ -11,6 +11,7 @@ from stream_svt.monitor import mutes as mutes_module
 from stream_svt.monitor import texts as texts_module
 from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MutedEntries, MuteIndex, Mutes, clock_of
 from stream_svt.monitor.queue_journal import QueueJournal
+from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts, TextSlices
 
 DATASETS = 4
@@ -90,6 +91,27 @@ def test_the_index_keeps_no_series_whose_mute_has_ended() -> None:
         mute(index, 0, held[0], f"s{number}", number + 9, number)
     assert len(index._keys) <= 2 * mutes_module._SMALLEST // mutes_module._LOAD
     assert len(index._names) < 10_000
+
+
+def test_the_index_is_seldom_resized_where_each_mute_replaces_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = 1021  # with 1024 entries, room for 3 more would be left each time
+    index = MuteIndex({})
+    sizes: list[int] = []
+    resize = MuteIndex._resize
+
+    def counted(self: MuteIndex, clock_ms: int, more: int) -> None:
+        sizes.append(self._count)
+        resize(self, clock_ms, more)
+
+    for number in range(kept):
+        index.put(0, f"s{number}", NEVER, 0)
+    monkeypatch.setattr(MuteIndex, "_resize", counted)
+    for number in range(kept, 2 * kept):
+        index.put(0, f"s{number}", NEVER, 0)
+        index.remove(0, f"s{number - kept}")
+    assert sum(sizes) < 50 * kept
 
 
 def test_a_new_mute_removes_the_oldest_ones_that_have_ended() -> None:
