@@ -99,8 +99,8 @@ def lint(path: Path, sample: int) -> int:
     """Examine the newest records of the query topics.
 
     Counts records that the service refuses, values that are missing, not numbers, or outside the bounds, repeated
-    ids, and partitions of another partitioner. The output depends on private values: for readers of the query topics
-    only. Exit code 1: something was found.
+    ids, queries without a series where a monitor has `mute`, and partitions of another partitioner. The output
+    depends on private values: for readers of the query topics only. Exit code 1: something was found.
     """
     from stream_svt.service.sample import sample as examine
 

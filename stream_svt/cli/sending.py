@@ -41,8 +41,9 @@ def send(path: Path, topic: str | None, dataset: str | None, from_line: int, ski
 
     Each line is a query with one more field, `dataset`. It goes to the partition of its dataset. A line that the
     service would refuse, and one whose value is missing, not a number, or outside the bounds, ends the command:
-    nothing after it is sent. Standard error tells how many queries the brokers have acknowledged, and from which line
-    to go on. A producer's file needs no section sealing. Exit code 1: a line was invalid.
+    nothing after it is sent. A field that the service ignores, and a query without a series where a monitor has
+    `mute`, is a note. Standard error tells how many queries the brokers have acknowledged, and from which line to
+    go on. A producer's file needs no section sealing. Exit code 1: a line was invalid.
     """
     config = common.load(path)
     topic, progress = _topic(config, topic), SendProgress(next_line=from_line)

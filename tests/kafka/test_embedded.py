@@ -6,6 +6,7 @@ import asyncio
 import errno
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,16 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_chooses_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(EmbeddedKafkaError, match=r"Not a directory; set XDG_CACHE_HOME"):
         EmbeddedKafka().start()
+
+
+def test_a_port_that_is_taken_is_named_with_the_option_and_the_key_that_choose_another():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = f"port {port} .* choose another with --port, and name it in kafka.bootstrap_servers"
+        with pytest.raises(EmbeddedKafkaError, match=said):
+            EmbeddedKafka(ports=(port, *embedded.free_ports(1))).start()
 
 
 def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():
