@@ -324,6 +324,11 @@ def check_errors(consumer: Consumer) -> None:
     consumer._coordinator.check_errors()  # noqa: SLF001
 
 
+def has_coordinator(consumer: Consumer) -> bool:
+    """Tell whether the client can reach the group's coordinator, as far as its last request showed."""
+    return consumer._coordinator.coordinator_id is not None  # noqa: SLF001
+
+
 async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
     """Send the heartbeat of a member that does not exist; return the error code, by which the right to join shows."""
     request, coordinator = HeartbeatRequest(group, -1, ""), await admin.find_coordinator(group)

@@ -142,8 +142,15 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         )
         self._consumer = parts.cluster.member(self._name, assignor)
         self._stopping = False
+        self._unreachable_since: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._discarding: set[asyncio.Task[None]] = set()
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the coordinator could not be reached for longer than a session: others may own the shards by now."""
+        since, session = self._unreachable_since, self._parts.config.kafka.session_timeout / 1000
+        return since is not None and time.monotonic() - since > session
 
     async def start(self) -> None:
         """Join the group; `on_partitions_assigned` is called later."""
@@ -262,6 +269,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _check_client(self) -> None:
         """Raise the error that has ended the membership or prevents it."""
         consumer, doing = self._consumer, f"consumer group {self._name!r}"
+        since = (
+            None if aiokafka_fixes.has_coordinator(consumer) else self._unreachable_since or time.monotonic()
+        )
+        self._unreachable_since = since
         if (ended := aiokafka_fixes.membership_error(consumer)) is not None:
             raise kafka.explain(ended, doing, group=self._name) from ended
         try:

@@ -98,6 +98,12 @@ class WorkerFault(NamedTuple):
     reason: str
 
 
+UNREACHABLE = WorkerFault(
+    Cause.UNAVAILABLE,
+    "the brokers have been unreachable for longer than kafka.session_timeout: other workers may own the shards by now",
+)
+
+
 class Worker:
     """Joins the application's group and runs the shards assigned to it.
 
@@ -338,6 +344,13 @@ class Worker:
         return [shard.status for _, shard in sorted(self._group.shards.items())]
 
     @property
+    def outside(self) -> WorkerFault | None:
+        """Why the worker is outside its group: its fault, or brokers away for longer than a session; None inside."""
+        if self.fault is None and self._group is not None and self._group.unreachable:
+            return UNREACHABLE
+        return self.fault
+
+    @property
     def alive(self) -> bool:
         """Whether the worker runs or recovers without a restart: always, unless its start failed."""
         return self.state is not WorkerState.FAILED
@@ -358,7 +371,8 @@ class Worker:
     def ready(self) -> bool:
         """Whether it is a member, every shard owned is open or parked, and it could take over any other."""
         joined = self.state is WorkerState.MEMBER and self._group is not None and self._group.joined
-        return joined and all(status.state in _SETTLED for status in self.statuses()) and not self.lacks
+        inside = joined and self.outside is None
+        return inside and all(status.state in _SETTLED for status in self.statuses()) and not self.lacks
 
     def _clock_fault(self, brokers: float) -> WorkerFault | None:
         off = self.epoch() - brokers

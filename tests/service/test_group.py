@@ -131,6 +131,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         self._coordination_task, self._heartbeat_task = loop.create_future(), loop.create_future()
         self.errors: list[Exception] = []
+        self.coordinator_id: int | None = 1
 
     def check_errors(self) -> None:
         if self.errors:

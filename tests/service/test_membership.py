@@ -36,7 +36,7 @@ class Group:
     def __init__(self, _: object, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
         self.shards: dict[int, Any] = {}
-        self.joined = self.has_joined = self.left = False
+        self.joined = self.has_joined = self.left = self.unreachable = False
         self.ending: Exception | None = None
 
     async def start(self) -> None:

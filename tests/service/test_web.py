@@ -74,6 +74,17 @@ async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(wor
     assert fault == {"cause": "clock", "reason": worker.fault.reason}
 
 
+def test_a_worker_whose_brokers_are_away_for_longer_than_a_session_is_live_and_not_ready(
+    worker: Stub,
+) -> None:
+    worker.unreachable = True
+    answer = pages.ready(worker)
+    assert (answer.status, pages.live(worker).status) == (503, 200)
+    assert answer.body.decode().startswith(
+        "outside the group: unavailable: the brokers have been unreachable"
+    )
+
+
 async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
     worker._signal(WorkerSignal.FAILED)
     assert pages.live(worker).status == 503

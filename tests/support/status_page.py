@@ -62,7 +62,7 @@ class Topic:
 class Stub(Worker):
     """A worker that never meets a broker."""
 
-    joined = True
+    joined, unreachable = True, False
     shards: tuple[Any, ...] = ()
 
     def __init__(self, *arguments: Any) -> None:
@@ -77,7 +77,7 @@ class Stub(Worker):
 
     @property
     def ready(self) -> bool:
-        self._group = self  # it has `joined`
+        self._group = self  # it has `joined` and `unreachable`
         return super().ready
 
 

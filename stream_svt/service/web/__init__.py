@@ -131,7 +131,7 @@ def status(worker: Worker) -> WorkerStatus:
 
 def about(worker: Worker) -> About:
     """Return the same without the datasets."""
-    spec, fault, config = worker.workload.spec, worker.fault, worker.config
+    spec, fault, config = worker.workload.spec, worker.outside, worker.config
     return About(
         application=spec.application,
         version=__version__,
@@ -177,8 +177,8 @@ def ready(worker: Worker) -> Response:
         return Response(text="ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
     waiting += [worker.lacks] * bool(worker.lacks)
-    if worker.fault is not None:
-        waiting = [f"outside the group: {worker.fault.cause}: {worker.fault.reason}"]
+    if (fault := worker.outside) is not None:
+        waiting = [f"outside the group: {fault.cause}: {fault.reason}"]
     return Response(text="\n".join([*(waiting or ["not in the group yet"]), ""]), status=503)
 
 
