@@ -33,6 +33,8 @@ MARKERS: Final = 0.0005
 """Seconds between two transactions: brokers refuse a request that comes before the end markers are written."""
 FIRST_PAUSE: Final = 0.0003
 """Seconds after which such a request is repeated; each further pause is longer by half."""
+REPEATED_QUIETLY: Final = 2.0
+"""Seconds for which requests are repeated without a line of the log: new brokers first make topics of their own."""
 _TIMER: Final = 0.002
 """Seconds of a sleep below which it matters that timers of an event loop are late by up to a millisecond."""
 _SEQUENCES: Final = 1 << 31
@@ -85,6 +87,7 @@ class TransactionalProducer:
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._unfinished, self._ended = False, 0.0
         self._logged: set[str] = set()
+        self._repeated_since: float | None = None
 
     async def start(self) -> None:
         """Connect, fence earlier owners of the transactional id, and wait for the end of their transaction."""
@@ -129,6 +132,7 @@ class TransactionalProducer:
             raise errors.IllegalOperation("the last transaction has not ended; discard the producer")
         self._unfinished = True
         self._logged.clear()
+        self._repeated_since = None
         await _pause(self._ended + MARKERS - time.monotonic())
         topics = _by_topic(partitions)
         for topic, _ in topics:
@@ -274,8 +278,10 @@ class TransactionalProducer:
         self._log(error)
 
     def _log(self, error: errors.KafkaError) -> None:
-        """Log why a request is repeated, once a transaction: there are ten attempts a second."""
-        if (text := str(error)) not in self._logged:
+        """Log why a request is repeated for long, once a transaction: there are ten attempts a second."""
+        now = time.monotonic()
+        self._repeated_since = self._repeated_since or now
+        if now - self._repeated_since >= REPEATED_QUIETLY and (text := str(error)) not in self._logged:
             self._logged.add(text)
             log.warning("event=request_repeated error=%r", text)
 

@@ -54,6 +54,8 @@ KEYS_EVERY = 600.0
 """Seconds between two self-tests of a member: another worker may have sealed a state with another key meanwhile."""
 LACKS_SHOWN = 10
 """Shards that a message names."""
+VERSION_WITHIN = 2.0
+"""Seconds after its start before a worker says that it waits for a configuration: reading one takes about one."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before each try of a worker outside the group to join it."""
 
@@ -160,6 +162,8 @@ class Worker:
     async def _maintain_membership(self) -> None:
         """Join the group, stay a member without faults; outside the group, retry with increasing backoff."""
         tries, is_start = 0, True
+        if not self.config.spec.monitors:
+            await self._wait(VERSION_WITHIN)
         since = tested_at = time.monotonic()
         while True:
             fault: WorkerFault | None = None

@@ -202,7 +202,8 @@ async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_aga
     assert await members(scene.config().cluster(), scene.application, "looking") == []
 
 
-async def test_a_worker_without_an_applied_configuration_waits_and_can_be_given_up(scene: Scene) -> None:
+async def test_a_worker_without_an_applied_configuration_waits_and_can_be_given_up(scene, monkeypatch):
+    monkeypatch.setattr("stream_svt.service.worker.VERSION_WITHIN", 0.1)
     worker = stream_svt.Worker(scene.write())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3):

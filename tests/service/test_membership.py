@@ -81,6 +81,7 @@ class Play:
         monkeypatch.setattr(module, "require", found)
         monkeypatch.setattr(Worker, "_self_test", self_test)
         monkeypatch.setattr(module, "JOIN_BACKOFF", (0.01, 0.01, 0.01))
+        monkeypatch.setattr(module, "VERSION_WITHIN", 0.01)
         self.worker = Worker(parse_config(SPEC))
 
     async def start(self) -> None:
@@ -258,6 +259,18 @@ async def test_a_worker_with_other_homes_than_every_state_begins_no_further_shar
     if fault is not None:
         assert fault.cause is Cause.CONFIGURATION
         assert f"began with topics.partitions: {began[0][0]} and" in fault.reason
+
+
+async def test_a_worker_whose_version_is_read_soon_does_not_say_that_it_waits_for_one(
+    play, monkeypatch, caplog
+):
+    monkeypatch.setattr(module, "VERSION_WITHIN", 5.0)
+    play.worker = Worker(parse_config(SPEC, is_whole=False))
+    play.worker.start()
+    await asyncio.sleep(0.02)
+    await play.worker.adopt(AppliedWorkload(parse_config(SPEC).spec, Homes(4, "murmur2"), (3, "digest")))
+    await play.joins(1)
+    assert "worker_outside_group" not in caplog.text
 
 
 async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(play: Play) -> None:
