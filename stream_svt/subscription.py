@@ -96,7 +96,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         self._consumer: Any = None
         self._unhandled: tuple[TopicPartition, int] | None = None
         self._commit_at = 0.0
-        self._absent = 0
+        self._absence, self._absent = "", 0
 
     async def __aenter__(self) -> Self:
         if self._consumer is not None:
@@ -188,8 +188,8 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
 
     def _watch_absence(self, why: str) -> None:
         """Log once that topic or brokers are away; the loop goes on once they are back."""
-        self._absent = self._absent + 1 if why else 0
-        if self._absent == _ABSENT_POLLS:
+        self._absence, self._absent = why, self._absent + 1 if why == self._absence else 1
+        if why and self._absent == _ABSENT_POLLS:
             _log.warning("waiting for topic %r: %s", self._topic, why)
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any

@@ -76,6 +76,10 @@ def connection_error(since: float) -> Exception | None:
 
 
 _connection_errors: deque[tuple[Exception, float]] = deque(maxlen=1)
+_refused_at: dict[tuple[str, int], float] = {}
+_PAUSE: Final = 0.1
+"""Seconds between two connections to an address that refuses them, and between two questions for the metadata of a
+missing topic: aiokafka makes none. Kafka's own clients wait as long (retry.backoff.ms)."""
 
 
 def _record(error: Exception) -> None:
@@ -86,12 +90,16 @@ async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
     """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
     if not isinstance(options.get("security_protocol"), Ours):
         return await aiokafka.conn.create_conn(host, port, **options)
+    if (pause := _refused_at.get((host, port), 0.0) + _PAUSE - time.monotonic()) > 0:
+        await asyncio.sleep(pause)
     try:
         connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
+        _refused_at[host, port] = time.monotonic()
         if not isinstance(error, TimeoutError):
             _record(error)
         raise
+    _refused_at.pop((host, port), None)
     if "on_close" in options:
         return connection  # the client closes it
     send = connection.send
@@ -121,8 +129,6 @@ SESSION_USED: Final = 0.85
 """Part of a session after which a connection logs in again: as early as Kafka's own clients do."""
 _SHORTEST: Final = 1.1
 """Seconds between two logins; brokers refuse the second within one second."""
-_METADATA_PAUSE: Final = 0.1
-"""Seconds between an answer that lacks a topic and the next question: retry.backoff.ms of Kafka's own clients."""
 _OF_LOGIN: Final = (ApiVersionRequest, SaslHandShakeRequest, SaslAuthenticateRequest)
 
 
@@ -163,7 +169,7 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
             await asyncio.sleep(pause)
         response = await self._send(request, True)
         if any(error for error, *_ in response.topics):
-            self._metadata_at = time.monotonic() + _METADATA_PAUSE
+            self._metadata_at = time.monotonic() + _PAUSE
         return response
 
     def _send(self, request: Any, expect_response: bool) -> Any:  # noqa: ANN401

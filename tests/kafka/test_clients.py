@@ -85,6 +85,33 @@ async def test_the_cause_of_a_failed_connection_is_told_once(monkeypatch, caplog
                 raise errors.KafkaConnectionError("Connection at broker:9092 closed")
 
 
+async def test_an_address_that_refused_a_connection_is_not_asked_again_at_once(monkeypatch):
+    refuses, slept = [True], []
+    monkeypatch.setattr(aiokafka_fixes, "_refused_at", {})
+
+    async def create_conn(*_: object, **__: object) -> SimpleNamespace:
+        if refuses[0]:
+            raise ConnectionRefusedError
+        return SimpleNamespace()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(aiokafka_fixes, "create_conn", create_conn)
+    monkeypatch.setattr(aiokafka_fixes.asyncio, "sleep", sleep)
+    ours = dict(Cluster({}).arguments) | {"on_close": print}
+    for host, sleeps in (("a", 0), ("b", 0), ("a", 1)):
+        with pytest.raises(ConnectionRefusedError):
+            await aiokafka_fixes._connect(host, 1, **ours)
+        assert len(slept) == sleeps
+    refuses[0] = False
+    await aiokafka_fixes._connect("a", 1, **ours)
+    await aiokafka_fixes._connect("a", 1, **ours)
+    assert len(slept) == 2
+    assert isinstance(aiokafka_fixes.connection_error(0.0), ConnectionRefusedError)  # and forget it
+    assert 0 < min(slept) <= max(slept) <= 0.1
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
