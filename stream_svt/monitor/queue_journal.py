@@ -97,6 +97,8 @@ class Queue(Generic[E]):
     def drop(self) -> None:
         """Remove the queue with all its entries."""
         self.clear()
+        if self.newest_record >= 0:
+            self.journal.live -= self.group_bytes
         self.gone, self.newest_record, self.dropped = [], -1, True
         self.journal.mark_changed(self)
 
@@ -121,7 +123,8 @@ class _Stored:
 class QueueJournal:
     """Records of the queues of a shard: ``size`` bytes, of which at most about ``live`` are needed.
 
-    That counts a group for each entry: entries of many queues seldom meet in a record, however often it is written.
+    That counts a group for each entry and for the counts of each queue: those of many queues seldom meet in a record,
+    however often it is written.
     ``changed`` are the queues with changes since the last `save`; the next one writes at most ``pending_bytes`` +
     `SLACK`.
     """
@@ -206,6 +209,8 @@ class QueueJournal:
             group = self._groups[queue] = [], []
             size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
             stored.queues.append(queue)
+            if queue.newest_record < 0 and not queue.dropped:
+                self.live += queue.group_bytes
             queue.newest_record = -1 if queue.dropped else self._next
         group[0].extend(gone)
         group[1].extend(entries)
@@ -264,7 +269,7 @@ class QueueJournal:
         queues, self._loading = list(self._loading.values()), {}
         for queue, entries in queues:
             queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
-            self.live += sum(map(size_of, entries.values())) + len(entries) * queue.group_bytes
+            self.live += sum(map(size_of, entries.values())) + (1 + len(entries)) * queue.group_bytes
             try:
                 queue.finish_loading()
             except ValueError as error:

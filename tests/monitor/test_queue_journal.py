@@ -84,6 +84,32 @@ def test_entries_of_many_queues_that_all_stay_are_written_once() -> None:
     assert written > 10 * queue_journal.RECORD_BYTES
 
 
+def test_the_counts_of_many_empty_queues_are_not_written_again_with_every_save() -> None:
+    journal, records = QueueJournal(), {}
+    queues = [RetryQueue(journal, "m", f"dataset-{k}") for k in range(3_000)]
+    for queue in queues:
+        arrive(queue, "x")
+    put_into(records, journal.save())
+    for queue in queues:
+        queue.clear()
+    put_into(records, journal.save())
+    for k in range(100):
+        put_into(records, journal.save())
+        arrive(queues[k], "x")
+        queues[k].clear()
+    changes = [journal.save()]
+    for k in range(20):
+        arrive(queues[k], "x")
+        queues[k].clear()
+        changes.append(journal.save())
+    assert sum(len(data or b"") for each in changes for data in each.values()) < 5_000
+    for each in changes:
+        put_into(records, each)
+    again, found = loaded(records)
+    assert again.live == journal.live
+    assert [found[queue.dataset].count for queue in queues] == [queue.count for queue in queues]
+
+
 def test_the_count_of_an_empty_queue_outlives_its_records(monkeypatch) -> None:
     make_small(monkeypatch)
     journal = QueueJournal()
@@ -137,6 +163,9 @@ def test_records_without_live_entries_are_deleted_a_hundred_at_a_time(monkeypatc
     deleted = [sum(data is None for data in journal.save().values()) for _ in range(2)]
     assert deleted[0] == 100
     assert 0 < deleted[1] <= 52
+    assert journal.live == queue.group_bytes
+    queue.drop()
+    journal.save()
     assert journal.live == 0
 
 
