@@ -196,6 +196,7 @@ async def test_the_partitioner_of_an_application_never_changes(scene: Scene, fil
     assert not worker.statuses()
     await scene.stop(worker)
     await scene.start(config)
+    await scene.released(EventType.STATE_BEGUN)  # published by the second transaction
     begun = [data.detail for envelope, data in await scene.events() if envelope.type == EventType.STATE_BEGUN]
     assert {(one["partitions"], one["partitioner"]) for one in begun} == {(scene.partitions, "murmur2")}
     await scene.stop(scene.workers[0])
