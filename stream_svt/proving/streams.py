@@ -82,14 +82,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class QueryRecord:
     """Rows of one dataset and timestamp; ``coded``: whether their series are entries of a dictionary."""
 
     rows: tuple[Row, ...]
     coded: bool = False
 
 
-Stream = Mapping[str, Sequence[Record]]
+Stream = Mapping[str, Sequence[QueryRecord]]
 """Records by topic."""
 
 
@@ -148,7 +148,7 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
     )
 
 
-def batch_of_records(topic: str, records: Sequence[Record], first: int) -> QueryBatch:
+def batch_of_records(topic: str, records: Sequence[QueryRecord], first: int) -> QueryBatch:
     """Return records of a topic as a batch that starts at offset `first`, as the worker decodes them."""
     batch = batch_of(topic, [*chain.from_iterable(record.rows for record in records)], first)
     counts = [len(record.rows) for record in records]
@@ -161,7 +161,7 @@ def batch_of_records(topic: str, records: Sequence[Record], first: int) -> Query
     return batch
 
 
-def _series(coded: bool, records: Sequence[Record]) -> Sequence[Texts]:
+def _series(coded: bool, records: Sequence[QueryRecord]) -> Sequence[Texts]:
     """Return the series of records, together as a list or each as codes of its dictionary, which repeats entries."""
     series = [[row.series for row in record.rows] for record in records]
     if not coded:
@@ -226,7 +226,7 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
     return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions), bounds)
 
 
-def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Record]:
+def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[QueryRecord]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
     clock = rng.choice(
@@ -236,14 +236,14 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     columnar = rng.random() < _COLUMNAR
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
     writer = _Writer([_Values.of(monitor) for monitor in monitors], options, series, sets, rng)
-    records: list[Record] = []
+    records: list[QueryRecord] = []
     rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
     while writer.written < rows:
         clock += rng.choice(pauses)
         size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*_MANY))) if columnar else 1
         head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
         of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
-        records.append(Record(of_record, coded=columnar and rng.random() < 0.6))
+        records.append(QueryRecord(of_record, coded=columnar and rng.random() < 0.6))
     return records
 
 
