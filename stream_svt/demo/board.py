@@ -80,8 +80,8 @@ def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
         # The demo's grid is that of counts: all released figures except the estimate are integers.
         estimate = "-" if event.estimate is None else f"{event.estimate:.0f}"
         bound = "-" if event.bound is None else f"≥ {event.bound:g}"
-        figures = f"{event.series:<10}  gap {event.gap:<4g}  estimate {estimate:<4}  bound {bound:<6}  "
-        again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+        figures = f"{event.series:<10}  gap {event.gap:<3g}  estimate {estimate:<4}  bound {bound:<6}  "
+        again = f" attempt {event.attempt}" if event.attempt > 1 else ""
         detail = f"run {event.run} alert {event.number}, {event.branch}{again}"
         return Text.assemble(("ALERT      ", "bold green"), where, figures, (detail, "dim"))
     lines = {
