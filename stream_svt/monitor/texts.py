@@ -25,6 +25,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 _WORD: Final = 8
 _KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
 """Mask of the first bytes of a word, by their number."""
+_FEW: Final = 50
+"""Rows of a part below which, on average, they are compared one by one: arrays cost as much for each part."""
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(2**32 - 1)
 _ALL: Final = 2**64 - 1
@@ -95,8 +97,7 @@ class TextList:
 
     def same(self, rows: Integers, others: TextSlices, /) -> Mask:
         """See `Texts`."""
-        pairs = zip(rows.tolist(), range(len(others)), strict=True)
-        return np.fromiter((self._texts[row] == others[other] for row, other in pairs), np.bool_, len(rows))
+        return _same_each(self, rows, others)
 
     def coded(self, first: int, last: int) -> tuple[Texts, None]:
         """See `Texts`."""
@@ -234,9 +235,13 @@ class TextParts:
 
     def same(self, rows: Integers, others: TextSlices, /) -> Mask:
         """See `Texts`."""
-        same, part = np.zeros(len(rows), np.bool_), np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(part).tolist():
-            own = np.flatnonzero(part == number)
+        part = np.searchsorted(self._ends, rows, side="right")
+        numbers, counts = np.unique(part, return_counts=True)
+        if len(rows) <= _FEW * len(numbers):
+            return _same_each(self, rows, others)
+        same = np.zeros(len(rows), np.bool_)
+        of_parts = np.split(np.argsort(part, kind="stable"), np.cumsum(counts)[:-1])
+        for number, own in zip(numbers.tolist(), of_parts, strict=True):
             same[own] = self._parts[number].same(rows[own] - self._begin(number), others.taken(own))
         return same
 
@@ -256,6 +261,12 @@ class TextParts:
         if self._hashes is None:
             self._hashes = np.concatenate([part.hashes() for part in self._parts])
         return self._hashes
+
+
+def _same_each(texts: Texts, rows: Integers, others: TextSlices) -> Mask:
+    """Return whether the text of each row is that of the row of ``others``, compared one by one."""
+    pairs = zip(rows.tolist(), range(len(others)), strict=True)
+    return np.fromiter((texts[row] == others[other] for row, other in pairs), np.bool_, len(rows))
 
 
 _NONE: Final = np.array([-1], dtype=np.int64)

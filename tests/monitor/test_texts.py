@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_svt.monitor.texts import TextCodes, TextList, TextSlices, hash_of, hashes_of
+from stream_svt.monitor import texts as texts_module
+from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts, TextSlices, hash_of, hashes_of
 
 rows = st.lists(st.none() | st.text(max_size=40), max_size=30)
 
@@ -36,6 +38,37 @@ def test_a_text_and_its_hash_are_the_same_in_every_form(texts: list[str | None],
         assert form.hashes().tolist() == forms[0].hashes().tolist()
         for text, hashed in zip(texts, form.hashes().tolist(), strict=True):
             assert hashed == (0 if text is None else hash_of(text.encode()))
+
+
+@pytest.mark.parametrize("few", [0, 3])
+@settings(max_examples=40)
+@given(data=st.data(), texts=rows, before=st.binary(max_size=9))
+def test_texts_are_compared_as_python_compares_them_in_every_form(
+    few: int, data: st.DataObject, texts: list[str | None], before: bytes
+) -> None:
+    entries = sorted({text for text in texts if text is not None})
+    codes = np.array([-1 if text is None else entries.index(text) for text in texts], np.int64)
+    forms: list[Texts] = [TextList(texts), slices(texts, before), TextCodes(slices(list(entries)), codes)]
+    forms.append(TextParts([form.coded(0, len(texts) // 2)[0] for form in forms]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts_module, "_FEW", few)
+        for form in forms:
+            among = st.integers(0, max(len(form) - 1, 0))
+            chosen = data.draw(st.lists(among, max_size=20)) if len(form) else []
+            others = [data.draw(st.sampled_from([form[row], *texts, "", None])) for row in chosen]
+            same = form.same(np.array(chosen, np.int64), slices(others))
+            expected = [form[row] == other for row, other in zip(chosen, others, strict=True)]
+            assert same.tolist() == expected
+
+
+def test_parts_of_few_rows_cost_no_arrays_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("arrays of one row")
+
+    names: list[str | None] = [f"s{number}" for number in range(300)]
+    parts = TextParts([slices([name]) for name in names])
+    monkeypatch.setattr(TextSlices, "same", refused)
+    assert parts.same(np.arange(300), slices(names)).all()
 
 
 @given(st.lists(st.text(max_size=20), unique=True, max_size=50))
