@@ -90,7 +90,7 @@ class Worker:
     def takeover(self) -> float:
         """Return the seconds from the last assignment to the moment at which its last shard was open."""
         found = [
-            (datetime.strptime(moment, "%Y-%m-%d %H:%M:%S,%f"), event)  # noqa: DTZ007  two of one clock
+            (datetime.strptime(moment, "%Y-%m-%d %H:%M:%S,%f%z"), event)
             for moment, event in _TIME.findall(self.log.read_text())
         ]
         assigned = max(moment for moment, event in found if event == "assigned")

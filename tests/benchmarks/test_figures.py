@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import re
 import subprocess
 from importlib.util import find_spec
@@ -14,12 +15,14 @@ import numpy as np
 import pytest
 
 from benchmarks import costs, engine, latency, memory, peers, planner, takeover, year
+from benchmarks.application import Worker
 from benchmarks.scale import __main__ as scale
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
 from stream_svt.mechanisms import noise
 from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.logs import TEXT, TextFormatter
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,6 +155,23 @@ def test_the_year_benchmark_finds_that_what_is_over_leaves_nothing(measured):
     assert list(printed) == ["year.state_ratio", "year.restore_ratio", "year.rss_ratio", "year.violations"]
     assert printed["year.state_ratio"] < 1.2
     assert printed["year.violations"] == 0
+
+
+def test_the_time_of_a_takeover_is_read_from_a_worker_s_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    events = (
+        ("event=assigned shards=2", 1.5),
+        ("event=shard_opened shard=0", 2),
+        ("event=shard_opened shard=1", 2.75),
+    )
+    lines = []
+    for text, created in events:
+        record = logging.LogRecord("stream_svt", logging.INFO, "", 0, text, None, None)
+        record.created, record.msecs = created, created % 1 * 1000
+        lines.append(TextFormatter(TEXT).format(record))
+    log.write_text("\n".join(lines))
+    with subprocess.Popen(["true"]) as process:
+        assert Worker(process, 0, log, log).takeover() == 1.25
 
 
 @pytest.mark.kafka
