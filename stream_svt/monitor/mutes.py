@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import NO_ROWS, Integers, Mask
+from stream_svt.monitor.probing import EMPTY, empty_table, enter, first_slot, first_slots, next_slots
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import StoredMute
@@ -26,7 +27,7 @@ _SMALLEST, _LOAD = 2**10, 16
 """Fewest slots of a table, and slots of each entry: a pair that has no entry mostly meets an empty one."""
 _SPARE = 32
 """Entries of a table for each further one that it has room for at least, because its next resize costs all of them."""
-_EMPTY, _WORD = -1, 8
+_WORD = 8
 _FEW = 16
 """Rows that are looked up one by one."""
 _CODES_KEPT = 10_000
@@ -117,7 +118,7 @@ class MuteIndex:
         name = series.encode()
         key, slot = self._slot_of(dataset, name, hash_of(name) if known is None else known)
         number = self._table.item(slot)
-        if number == _EMPTY:
+        if number == EMPTY:
             number = self._table[slot] = self._count
             self._keys[number], self._datasets[number] = key, dataset
             self._start[number], self._length[number] = len(self._names), len(name)
@@ -131,15 +132,15 @@ class MuteIndex:
         """Remove a mute."""
         name = series.encode()
         _, slot = self._slot_of(dataset, name, hash_of(name))
-        if (number := self._table.item(slot)) != _EMPTY:
+        if (number := self._table.item(slot)) != EMPTY:
             self._ends[number] = NEVER_MUTED
 
     def _slot_of(self, dataset: int, name: bytes, hashed: int) -> tuple[int, int]:
         """Return the key of a pair, and the slot with its entry or an empty one: `_find` for one, without arrays."""
         key = (hashed ^ dataset * _SPREAD) * _SPREAD & _ALL
         table, last = self._table, len(self._table) - 1
-        slot = key >> 64 - last.bit_length()
-        while (number := table.item(slot)) != _EMPTY:
+        slot = first_slot(table, key)
+        while (number := table.item(slot)) != EMPTY:
             start, length = self._start.item(number), self._length.item(number)
             if self._datasets.item(number) == dataset and self._names[start : start + length] == name:
                 break
@@ -156,14 +157,15 @@ class MuteIndex:
         if rows is not None and len(rows) <= _FEW:
             of_rows = repeat(datasets) if isinstance(datasets, int) else datasets[rows].tolist()
             pairs = zip(of_rows, rows.tolist(), strict=False)
-            ends = np.array([self._until(dataset, series[row]) for dataset, row in pairs], dtype=np.int64)
+            ends = np.array([self.until(dataset, series[row]) for dataset, row in pairs], dtype=np.int64)
         else:
             rows, numbers = self._find(datasets, series, rows)
             ends = self._ends[numbers]
         is_muted = ends != NEVER_MUTED
         return rows[is_muted], ends[is_muted]
 
-    def _until(self, dataset: int, series: str | None) -> int:
+    def until(self, dataset: int, series: str | None) -> int:
+        """Return the clock (ms) before which a series of a dataset is muted."""
         mutes = self._mutes.get(dataset)
         return NEVER_MUTED if mutes is None else mutes.until(series)
 
@@ -174,9 +176,9 @@ class MuteIndex:
         keys = _keys(datasets, series.hashes())
         if rows is not None:
             keys = keys[rows]
-        slots = self._slots(keys)
+        slots = first_slots(self._table, keys)
         numbers: NDArray[Any] = self._table.take(slots)
-        left = np.flatnonzero(numbers != _EMPTY)
+        left = np.flatnonzero(numbers != EMPTY)
         rows = left if rows is None else rows[left]
         keys, slots, numbers = keys[left], slots[left], numbers[left]
         found: list[tuple[Integers, NDArray[Any]]] = [(NO_ROWS, NO_ROWS)]
@@ -185,9 +187,9 @@ class MuteIndex:
             if len(same := np.flatnonzero(is_same)):
                 is_same[same] = self._are_same(numbers[same], datasets, series, rows[same])
             found.append((rows[is_same], numbers[is_same]))
-            slots = self._next(slots)
+            slots = next_slots(self._table, slots)
             numbers = self._table[slots]
-            left = np.flatnonzero(~is_same & (numbers != _EMPTY))
+            left = np.flatnonzero(~is_same & (numbers != EMPTY))
             rows, keys, slots, numbers = rows[left], keys[left], slots[left], numbers[left]
         return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
 
@@ -211,7 +213,7 @@ class MuteIndex:
             for column in (self._ends, self._datasets, self._start, self._length)
         )
         self._count = len(kept)
-        self._table: NDArray[np.int32] = np.full(size, _EMPTY, dtype=np.int32)
+        self._table = empty_table(size)
         if 2 * int(self._length.sum()) < len(self._names):
             self._compact()
         self._enter(0)
@@ -233,18 +235,7 @@ class MuteIndex:
     def _enter(self, first: int) -> None:
         """Enter the entries from a number on into the table."""
         numbers = np.arange(first, self._count, dtype=np.int32)
-        slots = self._slots(self._keys[first : self._count])
-        while len(numbers):
-            is_free = self._table[slots] == _EMPTY
-            self._table[slots[is_free]] = numbers[is_free]  # the last one, where several have one slot
-            left = self._table[slots] != numbers
-            numbers, slots = numbers[left], self._next(slots[left])
-
-    def _slots(self, keys: Hashes) -> Integers:
-        return (keys >> np.uint64(64 - (len(self._table) - 1).bit_length())).view(np.int64)
-
-    def _next(self, slots: Integers) -> Integers:
-        return (slots + 1) & (len(self._table) - 1)
+        enter(self._table, numbers, first_slots(self._table, self._keys[first : self._count]))
 
 
 def _keys(datasets: Integers | int, hashes: Hashes) -> Hashes:

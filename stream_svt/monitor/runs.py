@@ -20,7 +20,6 @@ from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.mutes import (
     FOR_EVER,
-    NEVER_MUTED,
     UNTIL_RUN_ENDS,
     MutedEntries,
     MuteIndex,
@@ -489,12 +488,7 @@ class Runs:
 
     def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
         """Return whether a series of a dataset is muted at a clock."""
-        return clock_ms < self.muted_until(dataset, series)
-
-    def muted_until(self, dataset: int, series: str | None) -> int:
-        """Return the clock (ms) before which a series of a dataset is muted."""
-        mutes = self.mutes.get(dataset)
-        return NEVER_MUTED if mutes is None else mutes.until(series)
+        return clock_ms < self.mute_index.until(dataset, series)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.monitor.probing import EMPTY, empty_table, enter, first_slot, first_slots, next_slots
 from stream_svt.monitor.texts import TextSlices, hash_of, hashes_of
 from stream_svt.protocol.records import slices
 from stream_svt.service.homes import Homes
@@ -26,7 +27,6 @@ KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISRO
 
 SINGLES: Final = 32
 """Keys that are looked up without arrays."""
-_EMPTY: Final = -1
 
 
 class DatasetIndex:
@@ -46,7 +46,7 @@ class DatasetIndex:
         self._start: Integers = np.zeros(0, np.int64)
         self._length = self._start
         self._longest = 0  # a longer key, of up to a megabyte, is no name: the rest of it is not hashed
-        self._table: NDArray[np.int32] = np.full(16, _EMPTY, np.int32)
+        self._table: NDArray[np.int32] = empty_table(16)
         for _ in self.fill_in_slices(names):
             pass
 
@@ -64,25 +64,18 @@ class DatasetIndex:
             self._longest = int(self._length.max())
             self._names = b"".join([self._names, *keys])
             if 2 * len(self) > len(self._table):
-                self._table = np.full(1 << (4 * len(self)).bit_length(), _EMPTY, np.int32)
+                self._table = empty_table(1 << (4 * len(self)).bit_length())
                 first = 0
             self._enter(np.arange(first, len(self), dtype=np.int32))
             yield
 
     def _enter(self, numbers: NDArray[np.int32]) -> None:
         slots = self._slots(self._names, self._start[numbers], self._length[numbers])
-        while len(numbers):
-            is_free = self._table[slots] == _EMPTY
-            self._table[slots[is_free]] = numbers[is_free]  # the last one, where several have one slot
-            is_waiting = self._table[slots] != numbers
-            numbers, slots = numbers[is_waiting], self._next(slots[is_waiting])
+        enter(self._table, numbers, slots)
 
     def _slots(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
         hashes = hashes_of(buffer, start, np.minimum(length, self._longest))
-        return (hashes >> np.uint64(65 - len(self._table).bit_length())).view(np.int64)
-
-    def _next(self, slots: Integers) -> Integers:
-        return (slots + 1) & (len(self._table) - 1)
+        return first_slots(self._table, hashes)
 
     def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
         """Return the number of each key, a slice of ``buffer`` (length -1: null)."""
@@ -90,15 +83,15 @@ class DatasetIndex:
             return np.array([self.number(key) for key in slices(buffer, start, length)], np.int64)
         slots = self._slots(buffer, start, length)
         found = self._table[slots].astype(np.int64)
-        is_other = (found != _EMPTY) & ~self._is_name(found, buffer, start, length)
+        is_other = (found != EMPTY) & ~self._is_name(found, buffer, start, length)
         while len(rows := np.flatnonzero(is_other)):  # other names took these slots
-            slots[rows] = self._next(slots[rows])
+            slots[rows] = next_slots(self._table, slots[rows])
             found[rows] = self._table[slots[rows]]
-            is_other[rows] = (found[rows] != _EMPTY) & ~self._is_name(
+            is_other[rows] = (found[rows] != EMPTY) & ~self._is_name(
                 found[rows], buffer, start[rows], length[rows]
             )
         refused: dict[bytes | None, int] = {}
-        rows = np.flatnonzero(found == _EMPTY)
+        rows = np.flatnonzero(found == EMPTY)
         for row, key in zip(rows.tolist(), slices(buffer, start[rows], length[rows]), strict=True):
             if key not in refused:
                 refused[key] = self._refused(key)
@@ -116,14 +109,14 @@ class DatasetIndex:
         """Return the number of one key."""
         if key is None:
             return self._refused(key)
-        slot = hash_of(key[: self._longest]) >> 65 - len(self._table).bit_length()
+        slot = first_slot(self._table, hash_of(key[: self._longest]))
         last = len(self._table) - 1
-        while (found := self._table.item(slot)) != _EMPTY:
+        while (found := self._table.item(slot)) != EMPTY:
             first = self._start.item(found)
             if self._length.item(found) == len(key) and self._names.startswith(key, first):
                 break
             slot = (slot + 1) & last
-        return self._refused(key) if found == _EMPTY else found
+        return self._refused(key) if found == EMPTY else found
 
     def _refused(self, key: bytes | None) -> int:
         if key is None:
