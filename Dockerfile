@@ -1,13 +1,13 @@
 # One image for every command of stream-svt: a worker by default, or check, watch, status, audit, demo, ...
 #
 #   docker build -t stream-svt .
-#   docker build -t stream-svt --build-arg EXTRAS=avro,msk,plot .       # with pictures of a plan
+#   docker build -t stream-svt --build-arg EXTRAS=msk,plot .       # with pictures of a plan
 #
 # The version of Python that the tests run on. For a build that can be repeated, pin it by digest.
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS dependencies
-ARG EXTRAS=avro,msk
+ARG EXTRAS=msk
 WORKDIR /source
 # Without pip, which the image needs as little as this stage's compilers and caches.
 RUN python -m venv --without-pip /opt/stream-svt

@@ -21,7 +21,7 @@ def show(
     """Measure and print; the arguments of ``figures`` are options, each with its default, but for the seed.
 
     A default of False makes a flag. ``name`` is that of the benchmark, by default its module's, of which it may be but
-    one part.
+    one part. Other sizes than the defaults are told in a first line: their figures are none for `docs/data`.
     """
     part = Path(inspect.getfile(figures)).stem
     name = name or part
@@ -37,7 +37,10 @@ def show(
                 parser.add_argument(option, action="store_true")
             else:
                 parser.add_argument(option, type=type(usual), default=usual, help=f"by default {usual:,}")
-    for figure, value in figures(**vars(parser.parse_args(arguments))).items():
+    sizes = vars(parser.parse_args(arguments))
+    if other := [f"{size}={value}" for size, value in sizes.items() if value != parser.get_default(size)]:
+        print(f"{name}: other sizes: {' '.join(other)}")
+    for figure, value in figures(**sizes).items():
         print(f"{name}.{figure} {value:.{digits}f}")
 
 

@@ -13,6 +13,7 @@ monitor with an open run, and of a waiting query; other formats of messages. ``-
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import platform
 import random
@@ -307,7 +308,7 @@ def name_bytes(count: int) -> float:
 def process_mib() -> float:
     """Return the most memory that a process with one small shard had resident: a worker's without its datasets."""
     program = (
-        "import stream_svt.service.app; from benchmarks.costs import Point, Side; "
+        "import stream_svt.hosting.faust_app; from benchmarks.costs import Point, Side; "
         "Side(Point(datasets=1)).nanoseconds(20_000); print(open('/proc/self/status').read())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -420,6 +421,10 @@ def figures(
 
     ``datasets`` are the most that a shard has, ``queries`` those of a turn.
     """
+    usual = inspect.signature(figures).parameters
+    given = {"datasets": datasets, "queries": queries, "turns": turns}
+    if draw and any(usual[name].default != size for name, size in given.items()):
+        raise SystemExit("--draw needs the usual sizes: docs/data/costs.json is of these")
     curves, found = measure(datasets, queries, turns)
     if draw:
         from docs.generator.__main__ import main

@@ -31,9 +31,9 @@ import numpy as np
 from benchmarks import memory
 from benchmarks.command import median_ratio, say, show
 from benchmarks.play import batch, engine_of, released
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.strings import TextSlices
 from stream_svt.monitor.released import Alert, encode
-from stream_svt.monitor.texts import TextSlices
 
 TOPIC = "counts"
 TOP, THRESHOLD, LOW = 1_000_000, 500_000, 100

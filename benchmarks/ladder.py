@@ -17,14 +17,7 @@ import numpy as np
 from benchmarks.command import show
 from benchmarks.datasets import counts_of
 from benchmarks.simulation import Floats, simulate
-from stream_svt.mechanisms import (
-    Annealed,
-    Noise,
-    SparseVector,
-    Uncorrected,
-    adaptive,
-    ladder,
-)
+from stream_svt.mechanisms import Annealed, Noise, SparseVector, Uncorrected, adaptive, ladder
 
 EPSILON = 0.7
 CELLS = (("retail", 8), ("t10i4d100k", 8), ("t10i4d100k", 24), ("kosarak", 8))

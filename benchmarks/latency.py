@@ -28,8 +28,8 @@ from benchmarks import peers
 from benchmarks.application import PARTITIONS, Application, Worker, monitor, wait_until
 from benchmarks.command import median_ratio, say, show
 from benchmarks.service.reading import DATASETS_EACH, committed, datasets
+from stream_svt.kafka.embedded import EmbeddedKafka
 from stream_svt.monitor.released import EventType
-from stream_svt.service.embedded import EmbeddedKafka
 
 MONITOR = monitor("plain", epsilon=90, cutoff=10_000, bounds=[0, 10_000_000], threshold=1_000_000)
 NAME = "shop"

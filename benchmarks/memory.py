@@ -17,14 +17,14 @@ import numpy as np
 
 from benchmarks.command import say
 from benchmarks.play import Integers, batch
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.state_records import JournalSettings, ShardRecords
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.settings.sections import TopicsConfig
+from stream_svt.worker.workload import AppliedWorkload
 
 TOPIC = "counts"
 AT_ONCE = 20_000
@@ -49,7 +49,7 @@ class Shard:
     def __init__(self, datasets: int, monitors: int) -> None:
         text = SPEC + "".join(map(MONITOR.format, range(monitors)))
         spec = load_spec(text, read_names=lambda _: [f"dataset-{number:06}" for number in range(datasets)])
-        self.workload = AppliedWorkload(spec, Homes(1, "murmur2"))
+        self.workload = AppliedWorkload(spec, Partitioning(1, "murmur2"))
         del spec
         for _ in self.workload.prepare():
             pass

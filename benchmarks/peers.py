@@ -26,8 +26,8 @@ import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from stream_svt.service.event_loop import collect_rarely
-from stream_svt.service.homes import Homes
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.worker.event_loop import collect_rarely
 
 # What the service sets too: how often an idle sender looks again (s), how long the broker holds a fetch (ms).
 SENDER_BACKOFF = 0.002
@@ -72,7 +72,7 @@ async def create_topics(
 
 def home(dataset: bytes, partitions: int) -> int:
     """Return the partition that a dataset's queries belong to, as Kafka's default partitioner does."""
-    return Homes(partitions, "murmur2").of(dataset)
+    return Partitioning(partitions, "murmur2").of(dataset)
 
 
 async def write_queries(
@@ -96,13 +96,13 @@ async def write_queries(
     try:
         start = time.perf_counter()
         keys = [dataset.encode() for dataset in datasets]
-        homes = [home(key, partitions) for key in keys]
+        partitioning = [home(key, partitions) for key in keys]
         batches = [producer.create_batch() for _ in range(partitions)]
         pending: list[asyncio.Future[object]] = []
         many = len(keys)
         for index, value in enumerate(values):
             which = index % many
-            place = homes[which]
+            place = partitioning[which]
             text = b'{"id":"q%d","value":%b,"series":"s%d"}' % (index, value, index // many % series)
             if batches[place].append(key=keys[which], value=text, timestamp=None) is None:
                 pending.append(await producer.send_batch(batches[place], topic, partition=place))
@@ -419,11 +419,13 @@ async def _stream_for_ever(bootstrap_servers: str, topic: str, datasets: Sequenc
     )
     await producer.start()
     partitions = len(await producer.partitions_for(topic))
-    homes: list[list[bytes]] = [[] for _ in range(partitions)]
+    partitioning: list[list[bytes]] = [[] for _ in range(partitions)]
     for dataset in datasets:
-        homes[home(dataset.encode(), partitions)].append(dataset.encode())
+        partitioning[home(dataset.encode(), partitions)].append(dataset.encode())
     each = max(round(rate * TICK / partitions), 1)
-    variants = [[_queries_batch(producer, keys, each, first) for keys in homes] for first in range(_VARIANTS)]
+    variants = [
+        [_queries_batch(producer, keys, each, first) for keys in partitioning] for first in range(_VARIANTS)
+    ]
     began = time.monotonic()
     for tick in itertools.count():
         pending = [

@@ -7,7 +7,8 @@ finite sets under a falling bar; one branch, two, and ladders; both noise famili
 Workloads on which a run has fewer than 10 alerts are left out.
 
 The simulation steps `SparseVector` through every query with fresh grid noise, and keeps the retry queue as
-`stream_svt.monitor.retry` does. Some workloads are also played through the monitor's engine with its own keyed noise.
+`stream_svt.monitor.testing.retry` does. Some workloads are also played through the monitor's engine with its own
+keyed noise.
 Both errors are over precision (true alerts / alerts) and recall (true alerts / positives), each over all runs.
 
 Then, on the real data sets: a plan from three numbers (share of positives, median margins), its error, and how often

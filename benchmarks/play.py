@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.strings import TextList
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import ReleasedEvent
-from stream_svt.monitor.texts import TextList
 from stream_svt.settings.application import load_spec
 
 Integers = NDArray[np.int64]

@@ -1,12 +1,15 @@
 """The papers' figures and tables, measured anew: CSV and SVG files, and the page on their claims.
 
 Everything follows from the seed. The tables are measured first and written as CSV; figures, tables and verdicts of the
-page are made from the files, so that `--no-measuring` redraws them in seconds.
+page are made from the files, so that `--no-measuring` redraws them in seconds. With other trials or another seed than
+the usual ones, everything goes to a new temporary folder, unless `--docs` names one.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -51,13 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=float, default=1.0, help="multiple of the usual numbers of trials")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--docs", type=Path, default=DOCS, help="holds reproduction.md and the folder reproduction"
+        "--docs", type=Path, help="holds reproduction.md and the folder reproduction; by default docs/"
     )
     parser.add_argument(
         "--no-measuring", action="store_true", help="make figures and page from the CSV files"
     )
     options = parser.parse_args(arguments)
-    directory = options.docs / "reproduction"
+    usual = (options.trials, options.seed) == (parser.get_default("trials"), parser.get_default("seed"))
+    if not usual and (options.docs or DOCS).resolve() == DOCS:
+        if options.no_measuring or options.docs:
+            parser.error("docs/ holds the usual trials of the usual seed: name another folder with --docs")
+        options.docs = Path(tempfile.mkdtemp(prefix="stream-svt-reproduction-"))
+        shutil.copy(DOCS / "reproduction.md", options.docs)
+        progress(f"other trials or seed than the usual ones: writing to {options.docs}")
+    docs = options.docs or DOCS
+    directory = docs / "reproduction"
     directory.mkdir(exist_ok=True)
     if not options.no_measuring:
         effort = Effort(scale=options.trials, seed=options.seed)
@@ -67,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     progress("figures and page")
     for report in REPORTS.values():
         report.draw(tables, directory)
-    place = options.docs / "reproduction.md"
+    place = docs / "reproduction.md"
     place.write_text(page(place.read_text(encoding="utf-8"), tables), encoding="utf-8")
     claims = [claim for report in REPORTS.values() for claim in report.claims]
     changed = [statement for report in REPORTS.values() for statement in surprises(report.claims, tables)]

@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from stream_svt.monitor.accounts import Commit
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.released import Alert
+from stream_svt.monitor.state.accounts import Commit
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction, Written
 from stream_svt.protocol.records import OneRecord, Records
@@ -20,11 +21,10 @@ from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import META, JournalSettings
-from stream_svt.service.avro import Schemas
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
+from stream_svt.queries.avro.records import Schemas
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig, TopicsConfig
+from stream_svt.worker.workload import AppliedWorkload
 
 TIME_MS = 1_700_000_000_000
 
@@ -68,6 +68,10 @@ class Store:
         del committed
         return 0, 0
 
+    async def topic_ids(self) -> dict[str, str]:
+        """Return that the topics have no ids."""
+        return {}
+
 
 class Queue:
     """The shard's queries: what is put in is fetched once, one batch at a time."""
@@ -85,6 +89,11 @@ class Queue:
         """Return that topics begin empty."""
         return dict.fromkeys(topics, (0, 0))
 
+    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return that topics have no ids."""
+        del topics
+        return {}
+
     async def fetch(self, *_: object) -> Mapping[str, Records]:
         """Return the next batch."""
         if not self.batches:
@@ -93,7 +102,7 @@ class Queue:
         self.end = int(batch.offset[-1]) + 1
         return {self._topic: batch}
 
-    async def position(self, topic: str) -> int:
+    def position(self, topic: str) -> int:
         """Return where a topic is read on."""
         return self.end if topic == self._topic else 0
 
@@ -172,7 +181,7 @@ def session_of(
 
 def workload_of(spec: ApplicationSpec, schemas: Schemas | None = None) -> AppliedWorkload:
     """Return what a worker holds of a specification before it takes a shard over."""
-    workload = AppliedWorkload(spec, Homes(1, "murmur2"), schemas=schemas, now_ms=TIME_MS)
+    workload = AppliedWorkload(spec, Partitioning(1, "murmur2"), schemas=schemas, now_ms=TIME_MS)
     for _ in workload.prepare():
         pass
     return workload

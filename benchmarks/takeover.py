@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, wait_until
 from benchmarks.command import say, show
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 SESSION = 6.0
 """Seconds: the default session timeout."""

@@ -28,12 +28,12 @@ import pyarrow as pa
 
 from benchmarks.command import show
 from benchmarks.shard import TIME_MS, Counts, Queue, Store, session_of, workload_of
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.ports import Clock, Transaction, Written
 from stream_svt.protocol.records import OneRecord, Records
-from stream_svt.service.codec import ARROW_STREAM, QueryDecoder
-from stream_svt.service.dataset_index import DatasetIndex
-from stream_svt.service.homes import Homes
+from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.sections import CommitConfig
 
@@ -81,7 +81,7 @@ class Shard:
     def __init__(self) -> None:
         spec = load_spec(SPEC)
         self._decoder = QueryDecoder(
-            "t", DatasetIndex(["a"], partition=0, homes=Homes(1, "murmur2")), ["hot"]
+            "t", DatasetIndex(["a"], partition=0, partitioning=Partitioning(1, "murmur2")), ["hot"]
         )
         self._engine = Engine(
             spec, shard=0, datasets=["a"], key=bytes(32), entropy=random.Random(1).randbytes

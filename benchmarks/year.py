@@ -26,7 +26,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from benchmarks.command import show
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.strings import TextList
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
 from stream_svt.monitor.takeover import (
@@ -38,13 +40,12 @@ from stream_svt.monitor.takeover import (
     retire,
     retired_datasets,
 )
-from stream_svt.monitor.texts import TextList
-from stream_svt.protocol.carry_over import ShardHistory, carry_over
+from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
-from stream_svt.settings.application import NOTHING, ApplicationSpec, load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import NOTHING
 from stream_svt.settings.datasets import period_end
+from stream_svt.worker.workload import AppliedWorkload
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000
@@ -98,7 +99,9 @@ class Shard:
 
     def load(self) -> Engine:
         """Return an engine that has taken the state over."""
-        workload = AppliedWorkload(self.spec, Homes(1, "murmur2"), (self.version, ""), now_ms=self.now_ms)
+        workload = AppliedWorkload(
+            self.spec, Partitioning(1, "murmur2"), (self.version, ""), now_ms=self.now_ms
+        )
         for _ in workload.gather(0, retired_datasets(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))

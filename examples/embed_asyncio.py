@@ -21,7 +21,7 @@ import stream_svt
 async def print_alerts(alerts: stream_svt.Subscription[stream_svt.Alert]) -> None:
     """Stand for the program's own work: here it reads what the workers publish."""
     async for event in alerts:
-        print(f"{event.data.dataset} {event.data.series}: gap {event.data.gap:g}", flush=True)
+        print(f"{event.data.dataset!r} {event.data.series!r}: gap {event.data.gap:g}", flush=True)
 
 
 async def main() -> None:

@@ -58,15 +58,16 @@ async def page_somebody(records: StreamT[bytes | None]) -> None:
     """Print each alert once: Faust reads uncommitted records and delivers at least once."""
     async for record in records:
         try:
-            envelope, data = decode(record or b"")
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            event = decode(record or b"")
+        except msgspec.DecodeError:
             continue  # an exception would end the agent
-        if not isinstance(data, stream_svt.Alert) or envelope.id in seen:
+        data = event.data
+        if not isinstance(data, stream_svt.Alert) or event.id in seen:
             continue
-        seen[envelope.id] = None
+        seen[event.id] = None
         if len(seen) > 10_000:
             seen.popitem(last=False)
-        print(f"{data.dataset} {data.series}: gap {data.gap:g}", flush=True)
+        print(f"{data.dataset!r} {data.series!r}: gap {data.gap:g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,17 +36,18 @@ async def page_somebody(records: StreamT[bytes | None]) -> None:
     """Print each alert once."""
     async for record in records:
         try:
-            envelope, data = decode(record or b"")
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            event = decode(record or b"")
+        except msgspec.DecodeError:
             print("skipped a record that is not an event", flush=True)  # an exception would end the agent
             continue
-        if not isinstance(data, Alert) or envelope.id in seen:
+        data = event.data
+        if not isinstance(data, Alert) or event.id in seen:
             continue
-        seen[envelope.id] = None
+        seen[event.id] = None
         if len(seen) > 10_000:
             seen.popitem(last=False)
         sure = "not certified" if data.bound is None else f"at least {data.bound:g}"
-        print(f"{data.dataset} {data.series}: gap {data.gap:g}, {sure}", flush=True)
+        print(f"{data.dataset!r} {data.series!r}: gap {data.gap:g}, {sure}", flush=True)
 
 
 if __name__ == "__main__":

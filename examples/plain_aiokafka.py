@@ -24,7 +24,7 @@ def described(value: bytes | None) -> str | None:
         return None
     alert = event["data"]
     sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
-    return f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}"
+    return f"{alert['dataset']!r} {alert['series']!r}: gap {alert['gap']:g}, {sure}"
 
 
 async def main() -> None:

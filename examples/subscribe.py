@@ -25,7 +25,7 @@ async def main() -> None:
         async for event in subscription:
             alert = event.data
             sure = "not certified" if alert.bound is None else f"at least {alert.bound:g}"
-            print(f"{alert.dataset} {alert.series}: gap {alert.gap:g}, {sure}", flush=True)
+            print(f"{alert.dataset!r} {alert.series!r}: gap {alert.gap:g}, {sure}", flush=True)
 
 
 if __name__ == "__main__":

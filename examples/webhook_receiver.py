@@ -78,7 +78,7 @@ class Desk(BaseHTTPRequestHandler):
         if event["type"] != ALERT or not isinstance(alert, dict):
             return
         sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
-        print(f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}", flush=True)
+        print(f"{alert['dataset']!r} {alert['series']!r}: gap {alert['gap']:g}, {sure}", flush=True)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
         """Do not log requests."""
@@ -87,7 +87,7 @@ class Desk(BaseHTTPRequestHandler):
 def main() -> None:
     """Listen on the loopback address."""
     files = os.environ["KEYS"].split(os.pathsep)  # two while a key is replaced
-    Desk.keys = [bytes.fromhex(Path(name).read_text().strip()) for name in files]
+    Desk.keys = [bytes.fromhex(Path(name).read_text("utf-8-sig").strip()) for name in files]
     ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8088"))), Desk).serve_forever()
 
 

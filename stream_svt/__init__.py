@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         svt,
         top_k,
     )
-    from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, NoiseLaw, Position
-    from stream_svt.service import __version__
-    from stream_svt.subscription import Event, Subscription, subscribe
+    from stream_svt.monitor.released import Account, Alert, Event, EventType, Lifecycle, NoiseLaw, Position
+    from stream_svt.subscription import Subscription, subscribe
+    from stream_svt.version import __version__
 
 __all__ = [
     "Account",
@@ -65,9 +65,9 @@ if not TYPE_CHECKING:
             "svt",
             "top_k",
         ),
-        "monitor.released": ("Account", "Alert", "EventType", "Lifecycle", "NoiseLaw", "Position"),
-        "service": ("__version__",),
-        "subscription": ("Event", "Subscription", "subscribe"),
+        "monitor.released": ("Account", "Alert", "Event", "EventType", "Lifecycle", "NoiseLaw", "Position"),
+        "version": ("__version__",),
+        "subscription": ("Subscription", "subscribe"),
     }
     _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -79,4 +79,4 @@ if not TYPE_CHECKING:
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return [*__all__]

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from stream_svt.application.config import Config, load_config
 from stream_svt.errors import MisuseError, StreamSvtError
-from stream_svt.service.config import Config, load_config
-from stream_svt.service.hosting import HostedWorker
-from stream_svt.service.web import About, about
+from stream_svt.hosting.hosted import HostedWorker
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.web import About, about
 
 __all__ = ["EmbeddedWorker"]
 
@@ -35,7 +35,7 @@ class EmbeddedWorker:
     replaced like any other.
 
     It leaves signal handlers, logging, the garbage collector and the loop's policy alone. It logs to the logger
-    ``stream_svt``, without limits: add `stream_svt.service.logs.RateLimit` to a handler. The program's own clients of
+    ``stream_svt``, without limits: add `stream_svt.logs.RateLimit` to a handler. The program's own clients of
     aiokafka change in two ways: they read header names that are not UTF-8, and wait less for the end of a transaction.
     Several workers can run in one loop, also of one application.
 

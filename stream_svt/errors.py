@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stream_svt.plain_text import escaped
 from stream_svt.wording import counted, more
 
 
@@ -48,10 +49,10 @@ class ConfigError(StreamSvtError):
 
     def __init__(self, problems: list[Problem], source: str = "configuration") -> None:
         self.problems, self.source = sorted(problems), source
-        lines = "".join(f"\n  {problem}" for problem in self.problems[:PROBLEMS_SHOWN])
+        lines = "".join(f"\n  {escaped(str(problem))}" for problem in self.problems[:PROBLEMS_SHOWN])
         if left_out := more(len(problems) - PROBLEMS_SHOWN):
             lines += f"\n {left_out}"
-        super().__init__(f"{source}: {counted(len(problems), 'problem')}{lines}")
+        super().__init__(f"{escaped(source)}: {counted(len(problems), 'problem')}{lines}")
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem], str]]:
         return ConfigError, (self.problems, self.source)

@@ -3,9 +3,12 @@
 A call spends its epsilon on the people in its data; `charge` of the result is what it cost. The losses of several calls
 on the same people add up, and nothing here counts them: `stream_svt.privacy.ledger.Ledger` does, in `charge_units`.
 
-Everything a call returns is covered by its charge. Not covered are the number of values, all other arguments, errors
-that a call raises, and its running time. Numbers are taken exactly, see `stream_svt.mechanisms.numbers`; results are in
-the units of the values.
+Everything a call returns is covered by its charge. Not covered are the number of values of `svt` and `top_k`, their
+type, all other arguments, and the running time. Whether a value is a finite number must be public, too: an error says
+that one is not. Replace NaN, None and infinities by a fixed number first. Values beyond 2^47 steps of the grid count as
+on its last step; `quantile` answers without a record, as with any number of them. Numbers are taken exactly, see
+`stream_svt.mechanisms.numbers`; results are in the units of the values, and become rows of a table:
+``pandas.DataFrame(result.answers)``, ``polars.DataFrame(result.answers)``.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, parse_choice, require, require_bool
+from stream_svt.mechanisms.arguments import BranchNoise, is_integer, parse_choice, require, require_bool
 from stream_svt.mechanisms.contract import Mechanism, Run, Top
 from stream_svt.mechanisms.correction import Annealed, Optimal
 from stream_svt.mechanisms.estimates import estimate, lower_bound
@@ -32,13 +35,14 @@ from stream_svt.mechanisms.numbers import (
     Numbers,
     grid_steps,
     integer_of,
+    listed,
     number_of,
     shown,
 )
-from stream_svt.mechanisms.quantile import DEFAULT_BASE, Adjacency, UnboundedQuantile
 from stream_svt.mechanisms.sampler import KEY_BYTES, Identity, KeyedSampler, draw_threshold
+from stream_svt.mechanisms.selection.quantile import DEFAULT_BASE, Adjacency, UnboundedQuantile
+from stream_svt.mechanisms.selection.top_k import LastGap, TopK
 from stream_svt.mechanisms.sparse_vector import SparseVector, sparse_vector
-from stream_svt.mechanisms.top_k import LastGap, TopK
 
 _TESTS_AT_ONCE = 1024
 _LEAST_BASE = Decimal("1.0001")
@@ -46,20 +50,7 @@ _LEAST_BASE = Decimal("1.0001")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Charged:
-    """What a call cost."""
-
-    charge: Fraction
-    """In epsilon."""
-
-    @property
-    def charge_units(self) -> int:
-        """The same in units of 10^-9, for a ledger."""
-        return int(self.charge * UNITS_PER_EPSILON)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvtAnswer(_Charged):
+class SvtAnswer:
     """A value that `svt` reported.
 
     Attributes:
@@ -69,6 +60,7 @@ class SvtAnswer(_Charged):
             gap is too small for one.
         estimate: Estimate of the value, unbiased but for selection; None without a bound.
         attempt: Number of the test that reported it, from 1.
+        charge: What it cost, in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
     """
 
     index: int
@@ -76,13 +68,20 @@ class SvtAnswer(_Charged):
     bound: float | None
     estimate: float | None
     attempt: int
+    charge: float
+    charge_units: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SvtResult(_Charged):
-    """What `svt` reports: the answers in the order of their tests. The charge includes that of the threshold."""
+class SvtResult:
+    """What `svt` reports: the answers in the order of their tests.
+
+    ``charge``, in epsilon, and ``charge_units``, the same in 10^-9 and exact, include the charge of the threshold.
+    """
 
     answers: tuple[SvtAnswer, ...]
+    charge: float
+    charge_units: int
 
     @property
     def indices(self) -> list[int]:
@@ -102,10 +101,12 @@ class TopKAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKResult(_Charged):
-    """What `top_k` reports: the largest value first."""
+class TopKResult:
+    """What `top_k` reports: the largest value first; its charge as in `SvtResult`."""
 
     answers: tuple[TopKAnswer, ...]
+    charge: float
+    charge_units: int
 
     @property
     def indices(self) -> list[int]:
@@ -114,16 +115,19 @@ class TopKResult(_Charged):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantileResult(_Charged):
+class QuantileResult:
     """What `quantile` reports.
 
     Attributes:
         value: The quantile; None if no candidate within 2^47 steps of the grid was reported.
         gap: By how many records, noise included, the number below `value` exceeds the number wanted; None likewise.
+        charge: What it cost, in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
     """
 
     value: float | None
     gap: float | None
+    charge: float
+    charge_units: int
 
 
 def svt(
@@ -135,7 +139,7 @@ def svt(
     *,
     monotonic: bool = False,
     sensitivity: Number = 1,
-    granularity: Number = 1,
+    granularity: Number | None = None,
     beta: Number = 0.05,
     seed: bytes | None = None,
 ) -> SvtResult:
@@ -154,7 +158,8 @@ def svt(
             the noise; a wrong declaration voids the guarantee.
         sensitivity: Declared: the most that one person changes a value, in units of the values. Rounded up to the grid.
         granularity: Step of the grid of values and noise, in units of the values. Values are rounded down to it,
-            thresholds up: fractions need one below 1.
+            thresholds up, but within 1/1024 of a step both are on it. 1 for integers; anything else, a float such as
+            2.0 included, needs to be told.
         beta: Share of the answers whose `bound` may be wrong.
         seed: For tests only: makes the noise a function of the seed, and whoever knows it can remove the noise. By
             default every call draws fresh secrets of the operating system.
@@ -165,10 +170,10 @@ def svt(
     Examples:
         >>> report = svt([12, 950, 30, 700, 8], threshold=500, epsilon=10, cutoff=2, monotonic=True)
         >>> report.indices, report.charge
-        ([1, 3], Fraction(10, 1))
+        ([1, 3], 10.0)
     """
     require_bool(sweep, "sweep")
-    grid = number_of(granularity, "granularity", above=0)
+    grid = _grid(granularity, values)
     steps = _answers(values, grid)
     one = isinstance(threshold, Number | np.generic)
     bars = grid_steps([number_of(threshold, "threshold")] if one else threshold, grid, "threshold", up=True)
@@ -185,7 +190,8 @@ def svt(
     )
     found = _swept(mechanism, steps, np.broadcast_to(bars, steps.shape), _entropy(seed))
     answers = tuple(_answer(mechanism, one, grid, tolerated) for one in found)
-    return SvtResult(answers=answers, charge=mechanism.threshold_charge + sum(one.charge for one in answers))
+    units = mechanism.threshold_units + sum(one.charge_units for one in answers)
+    return SvtResult(answers=answers, charge=_epsilon(units), charge_units=units)
 
 
 def top_k(
@@ -195,12 +201,13 @@ def top_k(
     *,
     monotonic: bool = False,
     sensitivity: Number = 1,
-    granularity: Number = 1,
+    granularity: Number | None = None,
     seed: bytes | None = None,
 ) -> TopKResult:
     """Report the `k` largest values in order, each with its gap to the next (noisy top-k, exponential noise).
 
-    The charge is epsilon. Guarantee and sources: `stream_svt.mechanisms.top_k`. The other arguments are those of `svt`.
+    The charge is epsilon. Guarantee and sources: `stream_svt.mechanisms.selection.top_k`. The other arguments are as in
+    `svt`.
 
     Raises:
         MisuseError: An argument is not as described; nothing was drawn.
@@ -209,11 +216,11 @@ def top_k(
         >>> top_k([12, 950, 30, 700, 8], k=2, epsilon=10, monotonic=True).indices
         [1, 3]
     """
-    grid = number_of(granularity, "granularity", above=0)
+    grid = _grid(granularity, values)
     steps = _answers(values, grid)
     mechanism = TopK(
         epsilon=epsilon,
-        count=integer_of(k, "k", least=1, limit=len(steps) + 1),
+        k=integer_of(k, "k", least=1, limit=len(steps) + 1),
         monotonic=monotonic,
         sensitivity=_steps_of(sensitivity, grid),
         last_gap=LastGap.NONE if k == len(steps) else LastGap.LEXICOGRAPHIC,
@@ -223,7 +230,8 @@ def top_k(
         noise.open(mechanism), steps, noise.of(mechanism, np.arange(len(steps)), steps)
     )
     answers = (TopKAnswer(index=top.row, gap=_real(top.gap, grid)) for top in outcomes.tops)
-    return TopKResult(answers=tuple(answers), charge=outcomes.charge)
+    units = outcomes.charge_units
+    return TopKResult(answers=tuple(answers), charge=_epsilon(units), charge_units=units)
 
 
 def quantile(
@@ -233,16 +241,16 @@ def quantile(
     *,
     lower: Number = 0,
     adjacency: Adjacency | str = Adjacency.ADD_REMOVE,
-    granularity: Number = 1,
+    granularity: Number | None = None,
     base: Number = DEFAULT_BASE,
     seed: bytes | None = None,
 ) -> QuantileResult:
     """Report a quantile of records without an upper bound (Durfee 2023), where each person has one record.
 
-    The charge is at most epsilon. Guarantee and sources: `stream_svt.mechanisms.quantile`.
+    The charge is at most epsilon. Guarantee and sources: `stream_svt.mechanisms.selection.quantile`.
 
     Args:
-        values: Records, shape (records,), in any order.
+        values: Records, shape (records,), in any order; there may be none.
         level: Strictly between 0 and 1: 0.5 is the median.
         lower: Public lower bound of the records; what lies below it counts as equal to it.
         adjacency: "add_remove" a person, or "swap" one for another; the number of records is public then.
@@ -256,14 +264,14 @@ def quantile(
         >>> 45 < quantile(range(1, 101), 0.5, epsilon=10).value < 55
         True
     """
-    grid = number_of(granularity, "granularity", above=0)
+    grid = _grid(granularity, values)
     start = grid_floor(number_of(lower, "lower"), grid)
     require(abs(start) < VALUE_LIMIT, f"lower must lie within 2^47 steps of the grid; found {shown(lower)}")
     kind = parse_choice(Adjacency, adjacency, "adjacency")
     mechanism = UnboundedQuantile(epsilon=epsilon, level=level, adjacency=kind, base=base, start=start)
     require(mechanism.base >= _LEAST_BASE, f"base must be at least {_LEAST_BASE}; found {shown(base)}")
-    steps, noise = np.sort(_answers(values, grid)), _Noise(_entropy(seed))
-    run = noise.open(mechanism)
+    steps, noise = np.sort(grid_steps(values, grid, "values")), _Noise(_entropy(seed))
+    run, units = noise.open(mechanism), mechanism.threshold_units
     tests = math.ceil(math.log(VALUE_LIMIT) / math.log(mechanism.base))  # until a candidate leaves the grid
     for first in range(0, tests, _TESTS_AT_ONCE):
         answers = mechanism.answers(steps, first, min(_TESTS_AT_ONCE, tests - first))
@@ -271,12 +279,14 @@ def quantile(
             run, answers, noise.of(mechanism, first + np.arange(len(answers)), answers)
         )
         for top in outcomes.tops:
+            units += outcomes.charge_units
             return QuantileResult(
                 value=float(mechanism.candidate(first + top.row) * grid),
                 gap=(top.gap or 0) / mechanism.sensitivity,
-                charge=mechanism.threshold_charge + outcomes.charge,
+                charge=_epsilon(units),
+                charge_units=units,
             )
-    return QuantileResult(value=None, gap=None, charge=mechanism.threshold_charge)
+    return QuantileResult(value=None, gap=None, charge=_epsilon(units), charge_units=units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,11 +353,34 @@ def _answer(
         bound=_real(bound, grid),
         estimate=None if bound is None else estimate(bar, gap, **laws) * float(grid),
         attempt=attempt + 1,
-        charge=top.charge,
+        charge=_epsilon(top.charge_units),
+        charge_units=top.charge_units,
     )
 
 
+def _epsilon(units: int) -> float:
+    return units / UNITS_PER_EPSILON
+
+
+def _grid(granularity: Number | None, values: Numbers) -> Fraction:
+    """Return the granularity, by default 1 for integers. The type of the values decides, never a value."""
+    if granularity is not None:
+        return number_of(granularity, "granularity", above=0)
+    kind = getattr(getattr(values, "dtype", None), "kind", None)
+    if kind is None and hasattr(values, "__array__"):  # columns of pyarrow and polars have no types of numpy
+        kind = np.asarray(values).dtype.kind
+    entries = listed(values, "values")
+    whole = kind in {"i", "u"} or not len(entries) or (kind in {None, "O"} and all(map(is_integer, entries)))
+    require(
+        whole,
+        "granularity must be given for values that are not of an integer type: the step to which they are rounded "
+        "down, such as granularity=0.01, or granularity=1 where they are whole numbers",
+    )
+    return Fraction(1)
+
+
 def _answers(values: Numbers, grid: Fraction) -> Integers:
+    """Return one or more answers of queries on the grid."""
     steps = grid_steps(values, grid, "values")
     require(len(steps) > 0, "values must be one or more numbers; found none")
     return steps

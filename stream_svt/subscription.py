@@ -12,25 +12,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, overload
 
-import msgspec
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream_svt.application.config import cluster_of
+from stream_svt.application.topology import ALERT_TOPIC, read_partitions_of
 from stream_svt.errors import MisuseError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.aiokafka_fixes import absence, record_connection_errors
-from stream_svt.monitor.released import Alert, Lifecycle, decode
-from stream_svt.service.config import cluster_of
-from stream_svt.service.topology import ALERT_TOPIC, read_partitions_of
+from stream_svt.monitor.released import Alert, Data_co, Event, Lifecycle, received
 
-__all__ = ["Event", "Subscription", "subscribe"]
-
-Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
+__all__ = ["Subscription", "subscribe"]
 
 _log = logging.getLogger(__name__)
 _COMMIT_INTERVAL = 5.0
@@ -38,41 +33,6 @@ _COMMIT_INTERVAL = 5.0
 _COMMIT_TIMEOUT = 5.0
 _ABSENT_POLLS = 3
 """Fetches in a row without topic or brokers, each of a second, after which a subscriber is told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(Generic[Data_co]):
-    """A received event.
-
-    Attributes:
-        id: Identical in all copies of the event.
-        type: CloudEvents type: one of `stream_svt.EventType`, or another text from a newer service.
-        source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
-        time: When the event was charged, by the service's clock.
-        shard, sequence: Shard, and number of the event in it: from 1, without gaps.
-        origin: The transaction that charged it.
-        stateid, command: Id of the shard's state, and number of the last command that the shard used up.
-        proof: Proof of origin, verified by the service itself; empty if state is not sealed.
-        partition, offset: Position of the record on the alert topic.
-        data: The content.
-    """
-
-    specversion: str = "1.0"
-    id: str
-    type: str
-    source: str
-    subject: str
-    time: datetime
-    datacontenttype: str = "application/json"
-    shard: int
-    sequence: int
-    origin: str
-    stateid: str
-    command: int
-    proof: str
-    partition: int
-    offset: int
-    data: Data_co
 
 
 class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore[misc]  # aiokafka has no types
@@ -193,17 +153,11 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
             _log.warning("waiting for topic %r: %s", self._topic, why)
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
-        try:
-            envelope, data = decode(record.value or b"")
-            time = datetime.fromisoformat(envelope.time)
-        except ValueError:
-            position = (record.partition, record.offset)
+        position = (record.partition, record.offset)
+        event: Event[Any] | None = received(record.value, *position)
+        if event is None:
             _log.warning("record %s of topic %s is no event of stream-svt; skipped", position, self._topic)
-            return None
-        if not self._lifecycle and not isinstance(data, Alert):
-            return None
-        attributes: dict[str, Any] = msgspec.structs.asdict(envelope) | {"time": time, "data": data}
-        return Event(**attributes, partition=record.partition, offset=record.offset)
+        return event if event and (self._lifecycle or isinstance(event.data, Alert)) else None
 
 
 @overload

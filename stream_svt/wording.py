@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+SHOWN = 5
+"""Datasets or shards that one message names."""
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number of things: 1 event, 2 events."""

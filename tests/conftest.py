@@ -14,7 +14,7 @@ import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
-_OWN_BROKERS = ("secure_broker", "lax_broker")
+_OWN_BROKERS = ("secure_broker", "lax_broker", "retaining_broker")
 """Fixtures of brokers that a process starts for its tests."""
 
 

@@ -10,13 +10,13 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from stream_svt.monitor.released import Account, Alert, Envelope, EventType
+from stream_svt.monitor.released import Account, Alert, Event, EventType
 from tests.support.alerts import alert, encoded
 
 TEXT = re.sub(r"--.*", "", (Path(__file__).parents[1] / "examples" / "ksqldb" / "alerts.sql").read_text())
-SQL_TYPES = {str: {"VARCHAR"}, float: {"DOUBLE"}, int: {"BIGINT", "INTEGER"}}
+SQL_TYPES = {str: {"VARCHAR"}, datetime: {"VARCHAR"}, float: {"DOUBLE"}, int: {"BIGINT", "INTEGER"}}
 NARROW = {"shard"}  # a partition's number, which Kafka keeps in 32 bits
-RECORDS = {"": Envelope, "data": Alert, "data.account": Account}
+RECORDS = {"": Event, "data": Alert, "data.account": Account}
 """Whose fields the columns are, by the STRUCT that holds them."""
 
 

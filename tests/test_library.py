@@ -13,6 +13,9 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import stream_svt
@@ -49,7 +52,7 @@ def test_the_public_names_are_in_order_and_all_there():
     names = stream_svt.__all__
     assert names == sorted(names)
     assert {type(getattr(stream_svt, name)).__name__ for name in names} >= {"function", "type"}
-    assert set(names) <= set(dir(stream_svt))
+    assert names == dir(stream_svt)  # completion offers nothing else
     with pytest.raises(AttributeError, match="'stream_svt' has no attribute 'nothing'"):
         _ = stream_svt.nothing
 
@@ -71,7 +74,7 @@ def test_numbers_mean_the_same_in_every_form(call):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint64, np.float16, object])
 def test_integers_mean_the_same_in_every_width(call, dtype):
     values = [3, 120, 7, 119, 0]
-    assert call(np.array(values, dtype=dtype), seed=SEED) == call(values, seed=SEED)
+    assert call(np.array(values, dtype=dtype), granularity=1, seed=SEED) == call(values, seed=SEED)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +90,6 @@ def test_how_a_float_is_read_depends_on_no_other_entry(dtype, large):
     assert first == second == alone
 
 
-def test_a_whole_number_needs_the_precision_of_its_type():
-    almost = 1 - np.finfo(np.longdouble).eps
-    assert grid_steps(np.array([almost, 3], dtype=np.longdouble), Fraction(1), "values").tolist() == [0, 3]
-
-
 def test_masked_entries_are_not_read():
     with pytest.raises(MisuseError, match=r"^values must have no masked entries"):
         library.svt(np.ma.array([1, 900], mask=[False, True]), 500)
@@ -104,6 +102,44 @@ def test_values_are_rounded_down_and_thresholds_up_without_an_error_of_floats():
     assert exactly([0.29], threshold=0.3).indices == []
     assert exactly([0.3], threshold="0.301").indices == []
     assert exactly([10**12 + 1, 0], threshold=10**12 + 1).indices == [0]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.2, 0.9, 0.5],
+        [1, 2, 3.0],
+        ["1", "2", "3"],
+        np.array([1.0, 2, 3]),
+        pd.Series([1.0, 2, 3]),
+        [Decimal(1)] * 3,
+    ],
+)
+def test_values_of_no_integer_type_need_a_granularity(call, values):
+    """Fractions would be cut off; the type decides, not a value."""
+    with pytest.raises(MisuseError, match=r"^granularity must be given"):
+        call(values)
+    assert call(values, granularity=1).charge <= 0.5
+
+
+def test_results_are_tables_of_numbers():
+    found = library.svt(COUNTS, 500, epsilon=LEAST_NOISE, cutoff=3, monotonic=True)
+    table = pd.DataFrame(found.answers)
+    assert table["charge"].sum() == pytest.approx(sum(one.charge for one in found.answers))
+    for frame in (table, pl.DataFrame(found.answers).to_pandas()):
+        assert all(kind.kind in "if" for kind in frame.dtypes)
+        assert list(frame["index"]) == found.indices
+        assert frame["charge_units"].sum() == sum(one.charge_units for one in found.answers)
+    for one in (library.quantile(COUNTS, 0.5), *library.top_k(COUNTS, 2).answers):
+        assert all(kind.kind in "if" for kind in pd.DataFrame([one]).dtypes)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_column_of_a_table_is_as_good_as_an_array(call):
+    expected = call(COUNTS, seed=SEED)
+    for column in (pd.Series(COUNTS), pl.Series(COUNTS), pd.DataFrame({"count": COUNTS})["count"]):
+        assert call(column, seed=SEED) == expected
 
 
 def test_large_values_are_found_first_and_thresholds_may_differ():
@@ -127,11 +163,12 @@ def test_the_charge_is_that_of_the_threshold_and_of_each_answer(sweep):
         found = library.svt([10**6] * high + [-(10**6)] * 9, 0, sweep=sweep)
         assert len(found.answers) == min(high, 20)
         if sweep:
-            assert found.charge == mechanism.threshold_charge + sum(one.charge for one in found.answers)
-            assert {one.charge for one in found.answers} <= {mechanism.branches[0].charge}
-        assert found.charge <= Fraction(1, 2)
-        assert (found.charge == Fraction(1, 2)) == (high == 30)
-        assert found.charge_units == found.charge * 10**9
+            of_answers = sum(one.charge_units for one in found.answers)
+            assert found.charge_units == mechanism.threshold_units + of_answers
+            assert {one.charge_units for one in found.answers} <= {mechanism.branches[0].charge_units}
+        assert found.charge <= 0.5
+        assert (found.charge == 0.5) == (high == 30)
+        assert round(found.charge * 10**9) == found.charge_units
 
 
 @pytest.mark.parametrize("unit", [Fraction(1, 3), Fraction(1000)])
@@ -244,12 +281,59 @@ def test_what_is_secret_is_in_no_message():
     for values in (
         987654321,
         "987654321",
-        [1, 2, 987654321 * 10**9],
         [1, float("nan"), 987654321],
         [987654321, "x"],
         [[987654321]],
     ):
         for call in CALLS.values():
             with pytest.raises(MisuseError, match=r"^values must") as refusal:
-                call(values)
+                call(values, granularity=1)
             assert "98765" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "swap"])
+@pytest.mark.parametrize("none", [[], (), np.array([]), np.array([], dtype=np.int64)], ids=repr)
+def test_a_quantile_of_no_records_is_an_answer_as_any_other(none, adjacency):
+    """Whether there is a record is private."""
+    answers = {library.quantile(none, 0.5, 1, adjacency=adjacency, seed=bytes([n])).value for n in range(20)}
+    of_one = {library.quantile([5], 0.5, 1, adjacency=adjacency, seed=bytes([n])).value for n in range(20)}
+    assert answers & of_one
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("far", [10**15, 10**40, 1e30, -(10**40), Decimal("1e50"), Fraction(10**60, 7)])
+def test_a_value_beyond_the_grid_counts_as_on_its_last_step(call, far):
+    """An error would tell that there is one."""
+    last = (2**47 - 1) * (1 if far > 0 else -1)
+    given = partial(call, granularity=1, epsilon=1, seed=SEED)
+    assert given([5, far, 7, 9]) == given([5, last, 7, 9])
+    assert given(np.array([5.0, float(far), 7, 9])) == given([5, last, 7, 9])
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("odd", "same"),
+    [
+        *((kind(text), 2**47 - 1) for kind in (Decimal, str) for text in ("1e400", "1e999999999", "9" * 80)),
+        *((kind(text), 1 - 2**47) for kind in (Decimal, str) for text in ("-1e400", "-1e999999999")),
+        *((kind(text), 0) for kind in (Decimal, str) for text in ("1e-400", "-1e-999999999", "0e999999999")),
+        (Decimal(np.nextafter(0, 1).item()), 0),
+        (f"7.{'1' * 500}", 7),
+    ],
+)
+def test_no_number_of_digits_or_exponent_is_refused(call, odd, same):
+    """An error would tell that there is one."""
+    given = partial(call, granularity=1, epsilon=1, seed=SEED)
+    assert given([5, odd, 7, 9]) == given([5, same, 7, 9])
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "column", [pa.array, pl.Series, pd.Series, lambda entries: pa.chunked_array([entries]), np.array, list]
+)
+def test_the_type_of_a_column_decides_whether_a_granularity_must_be_given(call, column):
+    """Whether floats are whole is secret."""
+    assert call(column([5, 6, 7]), epsilon=1)
+    for floats in ([5.0, 6.0, 7.0], [5.0, 6.5, 7.0]):
+        with pytest.raises(MisuseError, match=r"^granularity must be given"):
+            call(column(floats), epsilon=1)

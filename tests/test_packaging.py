@@ -17,26 +17,18 @@ from typing import Any
 
 import pytest
 
+from tests.support.archives import build
+
 pytestmark = pytest.mark.xdist_group("release")
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "stream_svt"
-
-
-def build_wheel(source: Path, target: Path) -> Path:
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", target, source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [built] = target.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory) -> dict[str, Path]:
     """Return the source archive of the repository, and the wheel that is built from it."""
     target = tmp_path_factory.mktemp("archives")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, ROOT]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    build(ROOT, target)
     [source], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
     return {"sdist": source, "wheel": wheel}
 
@@ -69,8 +61,7 @@ def test_the_source_archive_holds_no_secret_that_was_made_beside_the_stack(tmp_p
         [tmp_path / "deploy/compose/make-secrets"], capture_output=True, text=True, check=True
     )
     assert "sealing.key" in made.stdout
-    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", str(tmp_path)]
-    subprocess.run(command, capture_output=True, check=True)
+    build(tmp_path, tmp_path / "dist", "--sdist")
     [archive] = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = opened.getnames()

@@ -58,8 +58,8 @@ def test_a_forbidden_import_breaks_the_contract(tmp_path):
             "stream_svt.cli",
             {"pyarrow", "scipy", "aiohttp"},
         ),  # a command that reads no query and plans nothing
-        ("stream_svt.service.app", {"scipy"}),
-        ("stream_svt.service.parser", {"pyarrow", "scipy", "aiokafka", "aiohttp"}),
+        ("stream_svt.hosting.faust_app", {"scipy"}),
+        ("stream_svt.worker.parser", {"pyarrow", "scipy", "aiokafka", "aiohttp"}),
     ],
 )
 def test_a_program_does_without_what_takes_long_to_import(module, absent):
@@ -71,3 +71,18 @@ def test_no_two_classes_have_one_name():
     modules = [ast.parse(path.read_text()) for path in (ROOT / "stream_svt").rglob("*.py")]
     names = Counter(node.name for module in modules for node in module.body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def imports(path: Path) -> list[str]:
+    """Return the modules a file imports, and the names it imports from them."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    named = [(one.module or "", one.names) for one in nodes if isinstance(one, ast.ImportFrom)]
+    named += [("", one.names) for one in nodes if isinstance(one, ast.Import)]
+    return [f"{module}.{name.name}".strip(".") for module, names in named for name in names]
+
+
+def test_no_test_file_imports_another():
+    """What they share stands in `tests/support`, in a module of their folder that holds no tests, or in a fixture."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    tests = {path.stem for path in files if path.stem.startswith("test_")} | {"conftest"}
+    assert [(path, name) for path in files for name in imports(path) if tests & set(name.split("."))] == []

@@ -98,6 +98,37 @@ def test_what_is_no_request_is_skipped(program: ModuleType, content: bytes) -> N
     assert not any(one["value"] for _, one in answers(program, [Message(content)]))
 
 
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (
+            request("a", "/", NOW / 1000),
+            f"ts is not in milliseconds since 1970, or in the future, such as {NOW}",
+        ),
+        (request("a", "/", NOW * 1000), "ts is not in milliseconds"),
+        (request("a", "/", NOW + 2 * HOUR), "ts is not in milliseconds since 1970, or in the future"),
+        (request("a", "/secret\x1b[2J", NOW), r"a page that PAGES lacks, such as '/secret\x1b[2J'"),
+        (request("a", "/", NOW - 2 * HOUR), "too late: more than 60 seconds"),
+        (Message(b"\xff\x1b"), r"no JSON object with user, page and ts, such as b'\xff\x1b'"),
+    ],
+)
+def test_skipped_requests_are_counted_by_reason(program: ModuleType, made: Message, why: str) -> None:
+    users = program.Users()
+    for message in [*7 * [made], request("a", "/", NOW)]:
+        users.add(message, program.hour_at(NOW))
+    [line] = users.report()
+    assert line.startswith(f"7 requests skipped: {why}")
+    assert line.isprintable()
+    assert users.report() == []
+
+
+def test_the_connection_of_librdkafka_comes_from_a_file(program: ModuleType, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"\xef\xbb\xbf# ours\r\nbootstrap.servers = broker:9093\r\nsasl.password=a=b\r\n\r\n")
+    monkeypatch.setenv("KAFKA_PROPERTIES", str(file))
+    assert program.connection() == {"bootstrap.servers": "broker:9093", "sasl.password": "a=b"}
+
+
 def test_a_query_names_page_hour_and_moment_and_a_day_ends_at_midnight(program: ModuleType) -> None:
     midnight = NOW + 12 * HOUR
     names = [program.Users().queries(at)[0] for at in (midnight + 60, midnight + 59, midnight + 70)]

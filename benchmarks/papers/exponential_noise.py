@@ -29,8 +29,8 @@ from stream_svt.mechanisms import (
     Uncorrected,
     sparse_vector,
 )
+from stream_svt.mechanisms.baselines.gaussian import GaussianSparseVector, gaussian
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.gaussian import GaussianSparseVector, gaussian
 
 CUTOFF = 50
 EPSILONS = ("0.05", "0.1", "0.2", "0.5", "1")

@@ -30,7 +30,7 @@ from stream_svt.mechanisms.estimates import (
     standard_deviation,
 )
 from stream_svt.mechanisms.noise import variance
-from stream_svt.mechanisms.top_k import TopK
+from stream_svt.mechanisms.selection.top_k import TopK
 
 EPSILON = Fraction(7, 10)
 GRID = 1000
@@ -197,7 +197,7 @@ def measure_merges(effort: Effort) -> Table:
                     | _reduction("jointly", [all_answers for all_answers, _ in runs], "jointly")
                     | _reduction("clear", [clear for _, clear in runs], "merged")
                 )
-                top = TopK(epsilon=EPSILON / 2, count=k, monotonic=True, sensitivity=GRID, noise=noise)
+                top = TopK(epsilon=EPSILON / 2, k=k, monotonic=True, sensitivity=GRID, noise=noise)
                 chosen = [_merged_top_k(top, counts * GRID, rng) for _ in range(trials)]
                 together = _reduction("reduction", chosen, "jointly")
                 rows.append(
@@ -241,7 +241,7 @@ def _merged_top_k(top: TopK, values: Integers, rng: np.random.Generator) -> Squa
         top.open(0, (0, 0)), values, lambda _branch: draws(top.noise, top.rate, len(values), rng)
     )
     truth = values[[chosen.row for chosen in selection.tops]].astype(np.float64)
-    measurements = truth + draws(Noise.LAPLACE, measuring_rate(top.count), top.count, rng)
+    measurements = truth + draws(Noise.LAPLACE, measuring_rate(top.k), top.k, rng)
     gaps = [float(chosen.gap or 0) for chosen in selection.tops[:-1]]
     merged = blue_top_k(measurements, gaps, _ratio(top))
     return _squares(truth, measurements, merged, merged)
@@ -249,7 +249,7 @@ def _merged_top_k(top: TopK, values: Integers, rng: np.random.Generator) -> Squa
 
 def _ratio(top: TopK) -> float:
     """Variance of the selection's noise / variance of the measurements' noise."""
-    return variance(top.noise, top.rate) / variance(Noise.LAPLACE, measuring_rate(top.count))
+    return variance(top.noise, top.rate) / variance(Noise.LAPLACE, measuring_rate(top.k))
 
 
 def measuring_rate(k: int) -> Fraction:

@@ -22,7 +22,7 @@ from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, cell, measured, middle
 from stream_svt.demo.scenario import load_baskets
 from stream_svt.mechanisms import Noise
-from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
+from stream_svt.mechanisms.selection.quantile import Adjacency, ClippedSum, UnboundedQuantile
 
 RECORDS = 1000
 LEVELS = ("0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999")

@@ -28,8 +28,8 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.application import Application, Worker, wait
-from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.homes import Homes
+from stream_svt.kafka.embedded import EmbeddedKafka
+from stream_svt.kafka.partitioning import Partitioning
 
 SHARDS = 4
 BROKEN = 0
@@ -81,7 +81,7 @@ def _await(workers: Sequence[Worker], wanted: dict[int, set[str]]) -> None:
 async def _damage(servers: str, topic: str) -> None:
     """Change one byte of a dataset's newest record on the broken shard's partition."""
     place = TopicPartition(topic, BROKEN)
-    name = next(name for name in DATASETS if Homes(SHARDS, "murmur2").of(name.encode()) == BROKEN)
+    name = next(name for name in DATASETS if Partitioning(SHARDS, "murmur2").of(name.encode()) == BROKEN)
     newest = b""
     reader = AIOKafkaConsumer(
         bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"

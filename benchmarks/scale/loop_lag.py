@@ -29,7 +29,7 @@ from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, Worker, wait_until
 from benchmarks.command import say
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 DATASETS = 300_000
 BEAT = 0.01
@@ -49,20 +49,20 @@ def serve(config: str, report: str) -> int:
     """Run a worker as a user starts it, with a heartbeat beside it that writes each late beat to a file."""
     import logging
 
-    from stream_svt.service import app
-    from stream_svt.service.config import load_config
+    from stream_svt.application.config import load_config
+    from stream_svt.hosting import faust_app
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     beats: list[asyncio.Task[None]] = []
-    begin = app.Monitoring.on_start
+    begin = faust_app.Monitoring.on_start
 
-    async def on_start(self: app.Monitoring) -> None:
+    async def on_start(self: faust_app.Monitoring) -> None:
         beats.append(asyncio.create_task(_beat(report)))
         await begin(self)
 
-    app.Monitoring.on_start = on_start  # type: ignore[method-assign]
+    faust_app.Monitoring.on_start = on_start  # type: ignore[method-assign]
     connection = load_config(Path(config), is_whole=False)
-    return app.run(connection)
+    return faust_app.run(connection)
 
 
 async def _beat(report: str) -> None:

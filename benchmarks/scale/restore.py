@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.application import Application
 from benchmarks.takeover import restore
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 DATASETS, RESTARTS = 100_000, 3
 

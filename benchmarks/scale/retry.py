@@ -22,7 +22,7 @@ from benchmarks import peers
 from benchmarks.application import PARTITIONS, PATIENCE, Application, Worker, monitor
 from benchmarks.command import say
 from benchmarks.service.reading import datasets
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 SERIES = 20
 TOP_EVERY = 10_000

@@ -22,8 +22,8 @@ from benchmarks.application import PARTITIONS
 from benchmarks.command import median_ratio, say
 from benchmarks.peers import Reading
 from benchmarks.service.reading import DATASETS_EACH, SERIES, TOP, datasets, drawn_values, worker_reading
-from stream_svt.service.codec import ARROW_STREAM
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
+from stream_svt.queries.codec import ARROW_STREAM
 
 TOPIC = "columns"
 HEADERS = (("content-type", ARROW_STREAM.encode()),)

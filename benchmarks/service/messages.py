@@ -15,7 +15,7 @@ from benchmarks.application import PARTITIONS
 from benchmarks.command import median_ratio, say
 from benchmarks.peers import Reading
 from benchmarks.service.reading import DATASETS_EACH, TOP, datasets, drawn_values, worker_reading
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 TOPIC = "counts"
 

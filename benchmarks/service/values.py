@@ -34,11 +34,11 @@ from benchmarks.service.reading import (
     drawn_values,
     worker_reading,
 )
+from stream_svt.kafka.embedded import EmbeddedKafka
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.records import OneRecord, Records
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.dataset_index import DatasetIndex
-from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.homes import Homes
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
 
 KINDS = ("integers", "decimals")
 ODD = (b"1e3", b"null", b"12.34567890123456789")
@@ -67,7 +67,7 @@ class Shard:
         declared = [{"names": [NAME], "limit": 100, "unit": "one row"}]
         spec = json.dumps({"application": "values", "datasets": declared, "monitors": monitors})
         self._engine = engine_of(spec, bytes(32), random.Random(1).randbytes)
-        index = DatasetIndex([NAME], partition=0, homes=Homes(1, "murmur2"))
+        index = DatasetIndex([NAME], partition=0, partitioning=Partitioning(1, "murmur2"))
         self._decoder = QueryDecoder("t", index, [str(fields["name"]) for fields in MONITORS])
         self._offset = 0
 

@@ -24,7 +24,7 @@ from benchmarks.service.reading import (
     datasets,
     drawn_values,
 )
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 
 TOPIC = "counts"
 COUNTS = (1, 2, 4)

@@ -93,8 +93,6 @@ CLASSES: Final = (
     Horizons("quarter", 52 * DAY, 180 * DAY, 5 * HOUR),
     Horizons("year", 180 * DAY, None, 20 * HOUR),
 )
-WITHOUT_HORIZON: Final = (DAY, 10 * MINUTE)
-"""The one window of a dataset without a horizon, and within what charges are one payment, in seconds."""
 
 _EACH: Final = "by (application, dataset)"
 _ON: Final = "on (application, dataset)"
@@ -136,13 +134,24 @@ def _share_of_limit(name: str) -> str:
 
 
 def _books() -> list[_Rule]:
+    until = _greatest("stream_svt_monitor_state_until_timestamp_seconds").replace("max", "min", 1)
     return [
         _rule("budget_spent:ratio", _share_of_limit("spent")),
         _rule("budget_reserved:ratio", _share_of_limit("reserved")),
         # What open runs reserved is not spent: it still buys tops.
         _rule("budget_left:ratio", "1 - stream_svt:budget_spent:ratio"),
         _rule("budget_horizon:seconds", _greatest("stream_svt_budget_horizon_seconds")),
+        # Where every monitor skips queries, nothing is spent until one goes on, as `max_runs` or a pause says, if ever.
+        _rule(
+            "budget_rest:seconds",
+            f"(\n  clamp_min({until} - time(), 0)\n  or {_in_state('limited|paused|stopped|exhausted')} * Inf\n)"
+            f"\nunless {_ON} {_in_state('idle|running|halted')}\nor 0 * stream_svt:budget_left:ratio",
+        ),
     ]
+
+
+def _in_state(states: str) -> str:
+    return _greatest("stream_svt_monitor_state").replace("{", f'{{state=~"{states}", ')
 
 
 def _within_an_hour() -> list[_Rule]:
@@ -166,7 +175,6 @@ def _within_an_hour() -> list[_Rule]:
 def _by_horizon() -> list[_Rule]:
     """Return a copy of each dataset's share under the class of its horizon, for the ranges to select."""
     chosen = [(one.name, f"and {_ON} ({one.matches()})") for one in CLASSES]
-    chosen.append(("none", f"unless {_ON} stream_svt:budget_horizon:seconds"))
     return [
         _rule("budget_spent_by_horizon:ratio", f"stream_svt:budget_spent:ratio\n{condition}", horizon=name)
         for name, condition in chosen
@@ -211,16 +219,10 @@ def _windows() -> list[_Rule]:
 
 
 def _slowly() -> list[_Rule]:
-    """Return what the slow windows show of every dataset, with and without a horizon."""
+    """Return what the slow windows show of every dataset."""
     payments = "stream_svt:budget_payments:changes"
-    slow = {one.name: (one.seconds(SLOW), one.occasion) for one in CLASSES} | {"none": WITHOUT_HORIZON}
+    slow = {one.name: (one.seconds(SLOW), one.occasion) for one in CLASSES}
     rules = [
-        _rule(
-            "budget_payments:changes",
-            _occasions("changes", "none", *WITHOUT_HORIZON),
-            horizon="none",
-            window=SLOW.name,
-        ),
         _rule(
             "budget_paid_lately:changes",
             f'sum without (window) ({payments}{{window="{SLOW.name}"}}) >= {LEAST_PAYMENTS}',
@@ -272,7 +274,8 @@ def _burning() -> list[_Rule]:
         # A period that ends before its budget does leaves nothing to save.
         _rule(
             "budget_burning:ratio",
-            f"stream_svt:budget_alarm:ratio\nunless {_ON}\n  ({ends} < stream_svt:budget_burning_lasts:seconds)",
+            f"stream_svt:budget_alarm:ratio\nunless {_ON}\n  ({ends} < stream_svt:budget_burning_lasts:seconds)"
+            f"\nunless {_ON} stream_svt:budget_rest:seconds > 0",
         ),
     ]
 
@@ -288,6 +291,7 @@ def _exhaustion() -> list[_Rule]:
         for name in ("paid_lately:changes", "spent_lately:increase", "seen_lately:seconds")
     )
     to_come = "stream_svt:budget_payments_to_come:estimate"
+    rest = f"\n+ {_ON} group_left () (stream_svt:budget_rest:seconds < Inf)"
     rules = [
         # At least one, and whole: the last payment may be larger than what is left.
         _rule(
@@ -296,7 +300,7 @@ def _exhaustion() -> list[_Rule]:
             f"  * {_ON} group_left () (stream_svt:budget_left:ratio > 0)\n  - 1e-9\n), 1)",
         ),
         _rule("budget_payments_to_come:variance", f"1 / (9 * {to_come})"),
-        _rule("budget_exhaustion:seconds", f"{seen} * {to_come} / {paid}", bound="expected"),
+        _rule("budget_exhaustion:seconds", f"{seen} * {to_come} / {paid}{rest}", bound="expected"),
     ]
     # The time ends now and not at a payment: counting one more makes the early end early enough.
     for bound, counted, sign in (("early", f"({paid} + 1)", "-"), ("late", paid, "+")):
@@ -309,7 +313,7 @@ def _exhaustion() -> list[_Rule]:
                 "budget_exhaustion:seconds",
                 f"{seen} * {to_come} / {counted}\n* clamp_min(\n"
                 f"  ((1 - {a}) * (1 - {b})\n    {sign} {z} * {root})\n"
-                f"  / ((1 - {b}) ^ 2 - {square} * {b}), 0) ^ 3",
+                f"  / ((1 - {b}) ^ 2 - {square} * {b}), 0) ^ 3{rest}",
                 bound=bound,
             ),
         ]

@@ -13,18 +13,17 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from stream_svt.application.signatures import HEADER
 from stream_svt.mechanisms.noise import MONITORED
 from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import CONTENT_TYPE, Account, Alert, EventType, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
-from stream_svt.service.avro import MAX_WITH_ITEMS
-from stream_svt.service.codec import ARROW_STREAM
-from stream_svt.service.columnar import MAX_PARTS, MAX_ROWS, MAX_TEXT_IN_ALL
-from stream_svt.service.json_lines import MAX_NESTING
-from stream_svt.service.ports import Reject
-from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
-from stream_svt.service.signatures import HEADER
+from stream_svt.queries.codec import ARROW_STREAM
+from stream_svt.queries.columnar import MAX_PARTS, MAX_ROWS, MAX_TEXT_IN_ALL
+from stream_svt.queries.json_lines import MAX_NESTING
+from stream_svt.queries.reasons import MAX_BYTES, MAX_TEXT, Reason
+from stream_svt.worker.ports import Reject
 
 Schema = dict[str, Any]
 
@@ -40,7 +39,6 @@ _FROM_CODE: Final[Mapping[str, object]] = {
     "MAX_ROWS": f"{MAX_ROWS:,}",
     "MAX_TEXT": MAX_TEXT,
     "MAX_TEXT_IN_ALL": f"{MAX_TEXT_IN_ALL:,}",
-    "MAX_WITH_ITEMS": f"{MAX_WITH_ITEMS:,}",
     "MAX_NESTING": str(MAX_NESTING),
     "MEASURES": json.dumps([kind.measure for kind in Kind]),
     "NOISE": json.dumps([noise.value for noise in MONITORED]),

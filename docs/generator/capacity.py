@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from docs.generator import costs, performance
-from docs.generator.markdown import day_of, number, table
+from docs.generator.markdown import number, table
 from stream_svt.settings.datasets import MAX_DATASETS
 from stream_svt.settings.sections import CommitConfig
 
@@ -26,7 +26,9 @@ BATCH_OVERHEAD: Final = 40
 """Bytes of a record around key and value, and of its share of its batch."""
 REPLICAS: Final = 3
 SPARE: Final = 1.5
-"""Memory limit over the memory in use: garbage, fetched records, what an apply holds twice."""
+"""Memory limit over the memory in use, at least: garbage, fetched records, what an apply holds twice."""
+SPARE_AT_PEAK: Final = 1.1
+"""Memory limit over the peak of a restart, at least."""
 COMPACTED_AFTER: Final = 2 * 3600
 """Seconds after which what is written to the state topic is compacted: one hour of lag, one until the cleaner ran."""
 
@@ -38,20 +40,16 @@ class Constant(NamedTuple):
     unit: str
     what: str
     source: str
-    measured: str
 
 
 def constants() -> Mapping[str, Constant]:
     """Return all constants by name, measured as the data files of docs/ say."""
     found: dict[str, Constant] = {}
-    curves = costs.measured()
+    figures = costs.measured()["figures"]
     for name, (unit, what) in _OF_COSTS.items():
-        value = curves["figures"][name]
-        found[name] = Constant(value, unit, what, f"costs.{name}", day_of(curves["measured"]))
+        found[name] = Constant(figures[name], unit, what, f"costs.{name}")
     for name, (figure, unit, what) in _OF_PERFORMANCE.items():
-        known = performance.document().figures[figure]
-        value = performance.value_of(figure)
-        found[name] = Constant(value, unit, what, figure, day_of(known.measured) if known.measured else "")
+        found[name] = Constant(performance.value_of(figure), unit, what, figure)
     return found
 
 
@@ -67,18 +65,23 @@ _OF_PERFORMANCE: Final = {
         "s",
         "takeover of 100,000 datasets with one open run each",
     ),
+    "open_us": ("scale.open_us", "µs", "opening a run, with Kafka"),
+    "restart": (
+        "scale.restart_state_copies",
+        "times the state",
+        "further memory at the peak of a restart",
+    ),
 }
 _OF_COSTS: Final = {
     "json_ns": ("ns", "a JSON query without Kafka"),
     "avro_ns": ("ns", "an Avro query without Kafka"),
     "monitor_ns": ("ns", "each further monitor, a query"),
     "alert_us": ("µs", "an alert"),
-    "open_us": ("µs", "opening a run"),
     "process_mib": ("MiB", "memory of a worker without its datasets"),
-    "memory_name_bytes": ("bytes", "memory of a dataset in every other worker of the application"),
+    "memory_name_bytes": ("bytes", "memory of a dataset in every other worker"),
     "memory_dataset_bytes": ("bytes", "memory of a dataset beside its runs, in the worker of its shard"),
     "memory_run_bytes": ("bytes", "memory of an open run: one a dataset and monitor"),
-    "memory_waiting_bytes": ("bytes", "memory of a query that waits for a retry at a monitor"),
+    "memory_waiting_bytes": ("bytes", "memory of a query that waits for a retry"),
     "state_dataset_bytes": ("bytes", "state of a dataset"),
     "state_run_bytes": ("bytes", "state of an open run"),
     "state_waiting_bytes": ("bytes", "state of a query that waits"),
@@ -146,10 +149,24 @@ class Size:
     def memory(self) -> float:
         """Bytes of memory that a worker uses while another one is missing."""
         c, datasets = self.c, self.datasets / self.applications
-        own = datasets / max(1, self.workers - 1)
         names = c["memory_name_bytes"]
-        held = own * (c["memory_dataset_bytes"] - names + self.monitors * c["memory_run_bytes"])
+        held = self.own * (c["memory_dataset_bytes"] - names + self.monitors * c["memory_run_bytes"])
         return c["process_mib"] * 2**20 + datasets * names + held
+
+    @cached_property
+    def own(self) -> float:
+        """Datasets of a worker while another one is missing."""
+        return self.datasets / self.applications / max(1, self.workers - 1)
+
+    @cached_property
+    def peak_memory(self) -> float:
+        """Bytes of memory of a worker at the peak of a restart that gives it all of these: it reads their state."""
+        return self.memory + self.c["restart"] * self.state * self.own / self.datasets
+
+    @cached_property
+    def memory_limit(self) -> float:
+        """Bytes of memory to give to a worker."""
+        return max(SPARE * self.memory, SPARE_AT_PEAK * self.peak_memory)
 
     @cached_property
     def takeover(self) -> float:
@@ -227,7 +244,10 @@ _ROWS: Final[Mapping[str, Callable[[Size], str]]] = {
     "**partitions** of each": lambda size: str(size.partitions),
     "**workers** of each, one core each": lambda size: str(size.workers),
     "cores busy at the peak, in all: JSON, Avro, columnar": _cores,
-    "**memory limit** of a worker": lambda size: _bytes(SPARE * size.memory),
+    "**memory limit** of a worker": lambda size: _bytes(size.memory_limit),
+    "memory of a worker: in use, at the peak of a restart": lambda size: (
+        f"{_bytes(size.memory)}, {_bytes(size.peak_memory)}"
+    ),
     "state, live": lambda size: _bytes(size.state),
     "state on disks, three replicas": lambda size: _bytes(size.disk),
     "queries into the brokers, a second": lambda size: _bytes(size.peak * (MESSAGE + BATCH_OVERHEAD)),
@@ -251,11 +271,10 @@ def _constants() -> str:
             constant.what,
             f"{number(constant.value)} {constant.unit}",
             f"`{constant.source}`",
-            constant.measured,
         )
         for constant in constants().values()
     ]
-    return table(["constant", "value", "figure", "measured"], rows)
+    return table(["constant", "value", "figure"], rows)
 
 
 BLOCKS: Final = {"worked": _worked, "constants": _constants}

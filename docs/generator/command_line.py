@@ -59,7 +59,7 @@ def _reference() -> str:
 def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> str:
     parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
     pieces = command.collect_usage_pieces(click.Context(command))
-    if arguments := [piece for piece in pieces if piece != "[OPTIONS]"]:
+    if arguments := [piece for piece in pieces if piece not in {"[OPTIONS]", "COMMAND [ARGS]..."}]:
         parts.append(f"Arguments: `{' '.join(arguments)}`")
     options = [option for option in _options(command) if (option[0], _without_extra(option[1])) not in shared]
     if options:

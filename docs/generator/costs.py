@@ -57,7 +57,7 @@ def draw(path: Path) -> None:
 _WORDS: Final = """
 - **Datasets**: {most_datasets_vs_base} times the cost with 1,000,000 datasets against 1,000.
 - **A monitor** adds {monitor_ns} ns a query; one that tests each query five times, {retries_ns} ns.
-- **A commit** takes {commit_us} µs, whatever it holds; **an alert** {alert_us} µs more with its records and events.
+- **A commit** takes {commit_us} µs; **an alert** {alert_us} µs more.
 - **A byte** of a JSON message takes {byte_ns} ns.
 - **A query** takes {json_ns} ns in JSON, {fields_ns} in JSON with the section `record`, {avro_ns} in Avro, and
   {columnar_ns} as a row of a columnar record.

@@ -9,11 +9,11 @@ import json
 from functools import cache
 from typing import Any, Final
 
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import encode
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.dataset_index import DatasetIndex
-from stream_svt.service.homes import Homes
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import load_spec
 from tests.simulation.log import Entry
 
@@ -39,7 +39,7 @@ def events() -> dict[str, Any]:
     [dataset], [monitor] = spec.datasets, spec.monitors
     engine = Engine(spec, shard=0, datasets=[dataset.name], key=bytes(range(32)), entropy=_constant)
     engine.begin(monitor.topic, _OFFSET)
-    dataset_index = DatasetIndex([dataset.name], partition=0, homes=Homes(1, "murmur2"))
+    dataset_index = DatasetIndex([dataset.name], partition=0, partitioning=Partitioning(1, "murmur2"))
     record = Entry(monitor.topic, _OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
     batch = QueryDecoder(monitor.topic, dataset_index, [monitor.name]).decode([record])
     released = []

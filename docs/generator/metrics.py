@@ -12,7 +12,7 @@ import yaml
 from deploy.prometheus.budget_rules import CLASSES, WINDOWS, duration
 from docs.generator.markdown import listed, table
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
-from stream_svt.service.metrics import METRICS, Metric
+from stream_svt.worker.metrics import METRICS, Metric
 
 _Blocks = Mapping[str, Callable[[], str]]
 _ALERTS: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "alerts.yml"
@@ -20,7 +20,11 @@ _ALERTS: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" /
 
 def _metrics(metrics: Iterable[Metric]) -> str:
     rows = []
-    for metric in metrics:
+    known = {metric.name: metric for metric in metrics}
+    for metric in known.values():
+        twin = known.get(metric.name.replace("_rho", "_epsilon"))
+        if metric.name.endswith("_rho") and twin and not metric.name.endswith("_left_rho"):
+            continue  # the page describes those in epsilon
         kind = ["histogram"] if metric.kind == "histogram" else []  # a counter's name ends in _total
         rows.append(
             (metric.name, ", ".join([*kind, *(f"`{label}`" for label in metric.labels)]), metric.help)

@@ -2,8 +2,8 @@
 
     benchmarks/run NAME | .venv/bin/python -m docs.generator.performance
 
-takes what a benchmark prints (lines ``NAME.figure VALUE``) into the file, and says which goals are missed. Then
-`docs/generate` writes the pages.
+takes what a benchmark prints (lines ``NAME.figure VALUE``) into the file, and says which goals are missed. Figures of
+other sizes than the benchmark's defaults are not taken. Then `docs/generate` writes the pages.
 """
 
 from __future__ import annotations
@@ -85,8 +85,14 @@ def value_of(name: str) -> float:
 def renewed(old: Document, lines: Iterable[str], day: date) -> tuple[Document, list[str]]:
     """Return the document with the figures that a benchmark printed, and what there is to say about them."""
     figures, said = dict(old.figures), []
+    others: set[str] = set()
     for line in lines:
         name, _, text = line.strip().partition(" ")
+        if name.endswith(":"):
+            others.add(name[:-1])
+            said.append(f"{name} {text}: its figures are not taken")
+        if name.partition(".")[0] in others or name.endswith(":"):
+            continue
         if (known := figures.get(name)) is None:
             said.append(
                 f"{name} is not in {DATA.name}: add it with what it says and its goal, or leave it out"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import msgspec
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.web import WorkerStatus
-from stream_svt.service.web.overview import DatasetNow
+from stream_svt.web import WorkerStatus
+from stream_svt.web.overview import DatasetNow
 
 
 def structures(struct: type, name: str = "", meaning: str = "") -> Iterator[tuple[str, str, dict[str, str]]]:

@@ -7,9 +7,10 @@ LATENESS seconds after its hour is over does not count.
 What is asked, and when, depends on the list and the clock alone, never on what requests say; a program that is too slow
 for their number skips moments. It belongs to the trusted zone. Run one. After a crash it goes on where the brokers
 have acknowledged its queries; of the moments missed it asks about the last of each hour. A query that is sent twice is
-tested twice.
+tested twice. Requests that do not count are counted by reason, and printed with the next moment.
 
 KAFKA=127.0.0.1:9092 python count_users.py
+KAFKA_PROPERTIES=client.properties python count_users.py    # key=value lines of librdkafka, for TLS and SASL
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -20,12 +21,24 @@ import contextlib
 import json
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-KAFKA = {"bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092")}
+
+def connection() -> dict[str, str]:
+    """Return librdkafka's properties: the brokers, and the lines of the file that KAFKA_PROPERTIES names."""
+    found = {"bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092")}
+    if file := os.environ.get("KAFKA_PROPERTIES"):
+        lines = Path(file).read_text("utf-8-sig").split("\n")
+        pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
+        found |= {key.strip(): value.strip() for key, _, value in pairs}
+    return found
+
+
+KAFKA = connection()
 REQUESTS, COUNTS, GROUP = "web.requests", "web.counts", "web-users-counter"
 PAGES = ("/", "/search", "/product", "/cart", "/checkout")
 """All pages of the site, from its source: never from requests, for then a query would tell of one."""
@@ -39,26 +52,49 @@ def hour_at(moment: int) -> int:
 
 
 class Users:
-    """The different users of each page and hour, and the offset of each hour's first request."""
+    """The different users of each page and hour, and the offset of each hour's first request.
+
+    ``skipped`` counts requests that do not count, by reason, with the first one of each.
+    """
 
     def __init__(self) -> None:
         self.seen: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
         self.first: dict[tuple[int, int], int] = {}
+        self.skipped: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
 
     def add(self, message: Message, open_hour: int) -> None:
         """Count the user of a request; skip what is no request, and what is too late."""
         try:
             request = json.loads(message.value())
-            hour, page, user = (
-                int(request["ts"]) // 1000 // HOUR * HOUR,
-                request["page"],
-                str(request["user"]),
-            )
+            seconds, page, user = int(request["ts"]) // 1000, request["page"], str(request["user"])
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            self._skip("no JSON object with user, page and ts", message.value())
             return
-        if page in PAGES and open_hour <= hour <= time.time() + HOUR:
+        now = time.time()
+        if page not in PAGES:
+            self._skip("a page that PAGES lacks", page)
+        elif not now / 2 < seconds <= now + HOUR:
+            self._skip("ts is not in milliseconds since 1970, or in the future", request["ts"])
+        elif (hour := seconds // HOUR * HOUR) < open_hour:
+            self._skip(f"too late: more than {LATENESS} seconds after the hour of ts", request["ts"])
+        else:
             self.seen[hour, page].add(user)
             self.first.setdefault((hour, message.partition()), message.offset())
+
+    def _skip(self, why: str, what: object) -> None:
+        self.skipped[why] += 1
+        self._examples.setdefault(why, repr(what)[:60])
+
+    def report(self) -> list[str]:
+        """Return a line for each reason why requests were skipped since the last report."""
+        lines = [
+            f"{number} requests skipped: {why}, such as {self._examples[why]}"
+            for why, number in self.skipped.items()
+        ]
+        self.skipped.clear()
+        self._examples.clear()
+        return lines
 
     def queries(self, moment: int) -> list[tuple[str, dict[str, object]]]:
         """Return dataset and query for each page."""
@@ -161,6 +197,8 @@ def main() -> None:
         moment = int(now) // EVERY * EVERY + EVERY
         users.forget(hour_at(moment))
         reader.commit(users, moment)
+        for line in users.report():
+            print(line, flush=True)
         print(
             f"asked about {len(PAGES)} pages; next at {datetime.fromtimestamp(moment, UTC):%H:%M:%S}",
             flush=True,

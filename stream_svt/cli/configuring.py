@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stream_svt.application.config import Config, bundle_of
+from stream_svt.application.signatures import SigningKey
 from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
-from stream_svt.service import applied
-from stream_svt.service.config import Config, bundle_of
-from stream_svt.service.logs import log_to_stderr
-from stream_svt.service.signatures import SigningKey
+from stream_svt.logs import log_to_stderr
+from stream_svt.terminal import say, say_lines, styled
 from stream_svt.wording import counted
+from stream_svt.worker import config_versions
 
 if TYPE_CHECKING:
-    from stream_svt.service.comparison import Finding
+    from stream_svt.operate.findings import Finding
 
 log = logging.getLogger(__name__)
 
@@ -40,41 +41,43 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 @common.flag("--offline", "Check the configuration only; connect to no broker.")
 @common.option(
     "--print printed",
-    "Print topics and users, with the least ACLs by role, as KafkaTopic and KafkaUser of Strimzi; check nothing else.",
+    "Print topics and users with the least ACLs for Strimzi; check nothing else.",
     click.Choice(["strimzi"]),
 )
 def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -> int:
     """Check configuration, topics and permissions.
 
-    Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each shard, what
-    'apply' would refuse or remove, and what differs from the newest released events. Its last line says which
-    permissions it tried, and which not. Spends no budget, writes no record, disturbs no running worker.
+    Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each
+    shard, what 'apply' would refuse or remove, and differences from the newest released events. The last
+    line lists the permissions that it tried, and those that it did not. Spends no budget, writes no record,
+    disturbs no running worker.
     """
+    from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_offline
     from stream_svt.planning import explain
-    from stream_svt.service.check import TRIED, UNTRIED, check_brokers, check_offline
 
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
     config = common.load(path)
     if printed:
-        from stream_svt.service.strimzi import documents
+        from stream_svt.operate.strimzi import documents
 
-        click.echo(documents(config), nl=False)
+        say_lines(documents(config), nl=False)
         return 0
     findings = check_offline(config)
     _print(findings)
-    click.echo("\n".join(["", *explain(config.current), ""]))
+    for line in ["", *explain(config.current), ""]:
+        say(line)
     if not offline:
         findings = asyncio.run(check_brokers(config, config.cluster(), create_topics=create_topics))
         _print(findings)
-        click.echo()
+        say("")
     said = {one.subject: one.message for one in findings if one.subject in (TRIED, UNTRIED)}
     tried = "" if offline else f"Tried: {said.get(TRIED)}. Not tried: {said.get(UNTRIED)}."
     if problems := [one for one in findings if one.level == "problem"]:
-        click.echo(tried)
-        click.echo(f"{counted(len(problems), 'problem')}: see FAIL above.", err=True)
+        say(tried)
+        say(f"{counted(len(problems), 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
-    click.echo(f"No problem found. {tried}" if tried else "The configuration is valid.")
+    say(f"No problem found. {tried}" if tried else "The configuration is valid.")
     return 0
 
 
@@ -83,7 +86,7 @@ def _print(findings: list[Finding], *, err: bool = False) -> None:
         if finding.subject in ("tried", "not tried"):
             continue  # they end the report
         mark, colour = _MARKS[finding.level]
-        click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}", err=err)
+        say(styled(mark, fg=colour), f" {finding.subject}: {finding.message}", err=err)
 
 
 @common.command("lint -c monitors.yaml", "lint -c monitors.yaml --sample 100000")
@@ -98,20 +101,19 @@ def _print(findings: list[Finding], *, err: bool = False) -> None:
 def lint(path: Path, sample: int) -> int:
     """Examine the newest records of the query topics.
 
-    Counts records that the service refuses, values that are missing, not numbers, or outside the bounds, repeated
-    ids, queries without a series where a monitor has `mute`, and partitions of another partitioner. The output
-    depends on private values: for readers of the query topics only. Exit code 1: something was found.
+    Counts refused records, values that are missing, not numbers, or outside the bounds, repeated ids,
+    queries without a series where a monitor has `mute`, wrong timestamps, and partitions of another
+    partitioner. The output depends on private values: for readers of the query topics only. Exit code 1:
+    something was found.
     """
-    from stream_svt.service.sample import sample as examine
+    from stream_svt.operate.lint import sample as examine
 
     config = common.load(path)
     samples = asyncio.run(examine(config, config.cluster(), sample))
     for topic, found in samples.items():
-        click.echo(
-            f"{topic}: {counted(found.records, 'record')}" + ("" if found.found else ", all as expected")
-        )
+        say(f"{topic}: {counted(found.records, 'record')}" + ("" if found.found else ", all as expected"))
         for line in found.lines():
-            click.echo(f"  {line}")
+            say(f"  {line}")
     return 1 if any(found.found for found in samples.values()) else 0
 
 
@@ -137,11 +139,13 @@ def schema(forwarder: bool) -> None:
 def prove(path: Path, cases: int, seed: int) -> int:
     """Test the privacy guarantee on pairs of neighbouring streams.
 
-    Runs the engine on random streams and their neighbours, with the monitors of a configuration. In the neighbour
-    every answer differs by at most the declared sensitivity. With the noise moved as in the proof, everything visible
-    must be the same, and the move must cost at most what was charged. Needs no broker, reads no data, spends no budget.
+    Runs the decoders and the engine on random streams and their neighbours, with the monitors of a
+    configuration. In the neighbour every answer differs by at most the declared sensitivity. With the noise
+    moved as in the proof, everything visible must be the same, at a cost of at most the charges. Needs no
+    broker, reads no data, spends no budget.
     """
     from stream_svt.proving import prove as test_neighbours
+    from stream_svt.queries.encoding import Encoded
 
     config = common.load(path)
     errors = click.get_text_stream("stderr")
@@ -149,29 +153,27 @@ def prove(path: Path, cases: int, seed: int) -> int:
     with click.progressbar(
         rngs, length=cases, label="Testing", file=errors, hidden=not errors.isatty()
     ) as bar:
-        summary = test_neighbours(config.current, bar)
-    click.echo(
+        summary = test_neighbours(config.current, bar, Encoded)
+    say(
         f"Tested {counted(summary.cases, 'pair')} of neighbouring streams on "
         f"{counted(len(config.spec.monitors), 'monitor')}: {counted(summary.queries, 'test')}, "
         f"{counted(summary.alerts, 'alert')}, {counted(summary.runs, 'run')}, {counted(summary.commits, 'commit')}; "
         f"{counted(summary.crashes, 'restart')} and {counted(summary.commands, 'command')} in between."
     )
     if summary.counterexample is not None:
-        click.echo(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.counterexample}.")
-        click.echo(
+        say(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.counterexample}.")
+        say(
             "The guarantee does not hold as declared. Please report this, with the configuration and the seed."
         )
         return 1
-    click.echo(
+    say(
         "Every comparison held: events, rejects, positions, counts, which step asked for a commit, and keys and "
         "lengths of all state records were the same. Moving the noise cost at most what was charged, in the closest "
         f"case {float(summary.largest_cost):.1%} of it."
     )
     if summary.unaligned:
-        click.echo(
-            f"Left out: {counted(summary.unaligned, 'pair')} whose threshold noise no entropy can produce."
-        )
-    click.echo(
+        say(f"Left out: {counted(summary.unaligned, 'pair')} whose threshold noise no entropy can produce.")
+    say(
         "This is a test of the program, not a proof: docs/privacy-guarantee.md has the proof and its assumptions."
     )
     return 0
@@ -185,7 +187,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
 @common.seconds_option("--wait", 60, "How long to wait until every shard has adopted it.")
 @common.option(
     "--above",
-    "Apply the file, changed or not, with a larger number than this: after the configuration topic was created again.",
+    "Apply the file with a larger number than this, after the configuration topic was created again.",
     click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
@@ -204,21 +206,22 @@ def apply(
 ) -> int:
     """Change the datasets and monitors of an application.
 
-    Shows the changes, asks for confirmation, and publishes the file's datasets and monitors, with the files that they
-    name, as the next version. Every shard adopts it between two transactions, without a restart of its worker. If
-    somebody else applies a version at the same time, one of them is refused. Exit code 1: refused, or not adopted by
-    every shard in time. A parked shard adopts the version once it is open; producers must not rely on it before.
+    Shows the changes, asks for confirmation, and publishes the file's datasets and monitors, with the files
+    that they name, as the next version. Every shard adopts it between two transactions, without a restart
+    of its worker. Of two operators who apply at the same time one is refused. Exit code 1: refused, or not
+    adopted by every shard in time. A parked shard adopts the version once it is open; producers must not
+    rely on it before.
     """
     config = common.load(path)
     if dry_run and create_topics:
         raise click.UsageError("--create-topics and --dry-run cannot be combined: a dry run changes nothing.")
     key = None if dry_run else common.signing_key_of(config, key_file)
     if create_topics:
-        from stream_svt.service.check import create_missing
+        from stream_svt.operate.check import create_missing
 
         for finding in asyncio.run(create_missing(config, config.cluster())):
-            click.echo(finding.message, err=True)
-    proposal = asyncio.run(applied.propose(config, config.cluster(), bundle_of(path), above))
+            say(finding.message, err=True)
+    proposal = asyncio.run(config_versions.propose(config, config.cluster(), bundle_of(path), above))
     _show(config, proposal)
     if dry_run or not proposal.is_new:
         return 0
@@ -235,12 +238,12 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
     """Apply a file, unless it is applied already, and log the changes; wait for no confirmation and no shard."""
     config = common.load(path)
     brokers, key = config.cluster(), common.signing_key_of(config, key_file)
-    while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
+    while (proposal := asyncio.run(config_versions.propose(config, brokers, bundle_of(path)))).is_new:
         _refuse_to_retire(config, proposal, "use 'stream-svt apply'")
         bundle, before = proposal.bundle, proposal.before
         try:
-            version = asyncio.run(applied.publish(config, brokers, bundle, before=before, key=key))
-        except applied.Overtaken:  # workers of one file start side by side
+            version = asyncio.run(config_versions.publish(config, brokers, bundle, before=before, key=key))
+        except config_versions.Overtaken:  # workers of one file start side by side
             time.sleep(random.uniform(0, 0.2))  # noqa: S311  jitter, so that they do not fence each other again
             continue
         for line in proposal.difference.lines:
@@ -249,7 +252,7 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
         return
 
 
-def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -> None:
+def _refuse_to_retire(config: Config, proposal: config_versions.Proposal, remedy: str) -> None:
     """Refuse to retire datasets without confirmation: the file may be outdated and lack datasets added since."""
     if retired := proposal.difference.retired:
         message = (
@@ -258,46 +261,48 @@ def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -
         raise ConfigError([Problem(0, "datasets", message)], config.source)
 
 
-def _show(config: Config, proposal: applied.Proposal) -> None:
-    from stream_svt.service.check import check_offline
+def _show(config: Config, proposal: config_versions.Proposal) -> None:
+    from stream_svt.operate.check import check_offline
 
     known = f"version {proposal.before.number}" if proposal.before is not None else "nothing"
-    click.echo(f"Application {config.spec.application}: {known} is applied.", err=True)
+    say(f"Application {config.spec.application}: {known} is applied.", err=True)
     if proposal.refused is not None:
-        click.echo(f"Ignored: newest record of topic {config.topics.config}: {proposal.refused}.", err=True)
+        say(f"Ignored: newest record of topic {config.topics.config}: {proposal.refused}.", err=True)
     if not proposal.is_new:
-        click.echo("No change: the file is the same as that version.", err=True)
+        say("No change: the file is the same as that version.", err=True)
         return
     _print([one for one in check_offline(config) if one.level == "note"], err=True)
     for line in proposal.difference.lines:
-        click.echo(line)
+        say(line)
 
 
 async def _apply(
-    config: Config, proposal: applied.Proposal, *, above: int, key: SigningKey | None, timeout: float
+    config: Config, proposal: config_versions.Proposal, *, above: int, key: SigningKey | None, timeout: float
 ) -> int:
     brokers = config.cluster()
-    starts = await applied.ends_of_alerts(config, brokers)
+    starts = await config_versions.ends_of_alerts(config, brokers)
     bundle, before = proposal.bundle, proposal.before
-    version = await applied.publish(config, brokers, bundle, before=before, above=above, key=key)
-    click.echo(f"Version {version.number} of {config.spec.application} is applied.")
+    version = await config_versions.publish(config, brokers, bundle, before=before, above=above, key=key)
+    say(f"Version {version.number} of {config.spec.application} is applied.")
     if not timeout:
         return 0
-    is_owned = bool(await applied.workers(config, brokers))
+    is_owned = bool(await config_versions.workers(config, brokers))
     if not is_owned:  # workers join the group only after a first version
         timeout = min(timeout, WAIT_WITHOUT_WORKERS)
     left = set(starts)
-    async for shard in applied.adoptions(config, brokers, version.number, starts, timeout):
+    async for shard in config_versions.adoptions(config, brokers, version.number, starts, timeout):
         left.discard(shard)
     adopted = len(starts) - len(left)
     if not adopted and not is_owned:
-        click.echo("No worker runs yet: each shard adopts the version once a worker owns it.")
+        say("No worker runs yet: each shard adopts the version once a worker owns it.")
         return 0
-    click.echo(f"Adopted by {adopted} of {len(starts)} shards.")
+    say(f"Adopted by {adopted} of {len(starts)} shards.")
     if left:
         shards = ", ".join(map(str, sorted(left)))
-        message = f"not yet adopted by shard {shards}: 'stream-svt status' shows why a shard is not open"
-        click.echo(f"stream-svt: {message}", err=True)
+        message = (
+            f"not yet adopted by shard {shards}: 'stream-svt status -c FILE' shows why a shard is not open"
+        )
+        say(f"stream-svt: {message}", err=True)
     return 1 if left else 0
 
 
@@ -307,20 +312,20 @@ async def _apply(
 def show_config(path: Path, name: str | None) -> None:
     """Show the applied configuration.
 
-    Prints its datasets and monitors as YAML, without comments and without the sections of a worker (kafka, topics,
-    sealing, ..); number and digest of the version go to standard error. Exit code 1: no version was applied yet, or the
-    version has no file of that name.
+    Prints its datasets and monitors as YAML, without comments and the sections of a worker (kafka, topics,
+    sealing, ..), and number and digest of the version to standard error. Exit code 1: no version was
+    applied yet, or the version has no file of that name.
     """
     config = common.load(path)
-    versions = asyncio.run(applied.read_versions(config, config.cluster()))
-    version = applied.newest(versions, config.topics.config)
+    versions = asyncio.run(config_versions.read_versions(config, config.cluster()))
+    version = config_versions.newest(versions, config.topics.config)
     if version is None:
         raise StreamSvtError("no configuration was applied yet: use 'stream-svt apply -c FILE'")
     if name is not None and name not in version.bundle.files:
         names = ", ".join(version.bundle.files) or "none"
         raise StreamSvtError(f"the configuration names no file {name!r}; it names: {names}")
-    click.echo(f"Version {version.number}, digest {version.digest[:16]}", err=True)
-    click.echo(version.bundle.text if name is None else version.bundle.files[name], nl=False)
+    say(f"Version {version.number}, digest {version.digest[:16]}", err=True)
+    say_lines(version.bundle.text if name is None else version.bundle.files[name], nl=False)
 
 
 @common.command(
@@ -334,10 +339,10 @@ def show_config(path: Path, name: str | None) -> None:
 def run(path: Path, applies: bool, key_file: Path | None, log_level: str, log_format: str) -> int:
     """Run a worker until it is stopped.
 
-    Several workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied last.
-    On SIGTERM or Ctrl-C the worker publishes the events that are charged, and leaves the group at once.
+    Several workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied
+    last. On SIGTERM or Ctrl-C the worker publishes the charged events and leaves the group at once.
     """
-    from stream_svt.service.app import run as run_service
+    from stream_svt.hosting.faust_app import run as run_service
 
     log_to_stderr(log_level, log_format)
     config = common.load(path, is_whole=False)

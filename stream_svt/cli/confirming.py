@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
-import click
-
+from stream_svt.application.config import Config
+from stream_svt.application.facts import read_facts
 from stream_svt.cli import common
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import Account
+from stream_svt.operate.control import Addressed
 from stream_svt.privacy.loss import Kind, as_text, to_float
-from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed
-from stream_svt.service.shown import read_shown
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.terminal import say
 from stream_svt.wording import counted, more
 
 SHOWN = 10
@@ -30,19 +30,20 @@ def confirm(
     yes.
     """
     shards = {one.shard for one in commands}
-    names = list(dict.fromkeys(one.command.dataset for one in commands if one.command.dataset))
+    named = (one.command.datasets or (one.command.dataset,) for one in commands)
+    names = [name for name in dict.fromkeys(chain.from_iterable(named)) if name]
     if not names:
         declared = [one.name for one in config.current.datasets]
-        homes = config.homes.of_names(declared).tolist()
-        names = [name for name, home in zip(declared, homes, strict=True) if home in shards]
-    accounts = asyncio.run(read_shown(config, config.cluster(), names[:SHOWN])).accounts if names else {}
+        shards_of = config.partitioning.of_names(declared).tolist()
+        names = [name for name, home in zip(declared, shards_of, strict=True) if home in shards]
+    accounts = asyncio.run(read_facts(config, config.cluster(), names[:SHOWN])).accounts if names else {}
     for name in names[:SHOWN]:
         for line in _lines(config, name, accounts.get(name), limit):
-            click.echo(line, err=True)
+            say(line, err=True)
     if left_out := more(len(names) - SHOWN):
-        click.echo(f"..{left_out}", err=True)
+        say(f"..{left_out}", err=True)
     where = f"{counted(len(names), 'dataset')} on {counted(len(shards), 'shard')}"
-    click.echo(f"{where}: {effect}", err=True)
+    say(f"{where}: {effect}", err=True)
     common.confirm(question)
 
 

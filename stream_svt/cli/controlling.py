@@ -6,23 +6,26 @@ import asyncio
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from stream_svt.application.config import Config
 from stream_svt.cli import common
 from stream_svt.cli.confirming import confirm, prices
 from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.mechanisms.numbers import exact
-from stream_svt.monitor.operations import Action, Command
-from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
+from stream_svt.monitor.operations import SERIES_LENGTH, Action, Command
+from stream_svt.operate.control import Addressed, for_all, for_datasets, for_shards, send
+from stream_svt.terminal import say
 
 
 @click.group(
     cls=common.CommandGroup,
     epilog=common.examples(
-        "control pause -c monitors.yaml retail-2026-w01",
+        "control pause -c monitors.yaml retail-2026-w01 --for 2h",
+        "control pause -c monitors.yaml 'web-*' mail",
+        "control mute -c monitors.yaml retail-2026-w01 --series tea --for 1d",
         "control raise-budget -c monitors.yaml retail-2026-w01 --limit 5",
         "control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711",
         "control close -c monitors.yaml retail-2026-w01 --signing-key alice.pem",
@@ -31,15 +34,15 @@ from stream_svt.service.control import Addressed, for_all, for_datasets, for_sha
 def control() -> None:
     """Send a command to shards, such as a pause or a larger budget.
 
-    A command is carried out once, or refused if another command came first. It needs a shard that a worker has
-    started before. It expires after the timeout, or after --expires: a shard that comes to it later changes
-    nothing. Exit code 1: refused, expired, or no answer in time.
+    DATASETS are names or patterns ('web-*'). A command is carried out once, or refused if another command
+    came first. Its shard must have started before. After the timeout, or --expires, it has no effect any
+    more. Exit code 1: refused, also on one of several datasets; expired; or no answer in time.
     """
 
 
 _expires_option = common.option(
     "--expires",
-    "How long a shard may still carry the command out: 10m, 7d. Default: the timeout.",
+    "How long the command is valid: 10m, 7d. Default: the timeout.",
     callback=common.duration,
     metavar="DURATION",
 )
@@ -67,8 +70,8 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
             outcomes = {True: "accepted: ", False: "refused: ", None: ""}
             for reply in replies:
                 subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
-                click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
-            return 0 if all(reply.accepted for reply in replies) else 1
+                say(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.complete)
+            return 0 if all(reply.complete for reply in replies) else 1
 
         timeout = common.seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
         own = common.signing_option(command if name == Action.WITHDRAW else _expires_option(command))
@@ -79,17 +82,32 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
     return add
 
 
+def _series(ctx: click.Context, option: click.Parameter, text: str) -> str:
+    del ctx, option
+    if not 1 <= len(text) <= SERIES_LENGTH:
+        raise click.BadParameter(f"a series has 1 to {SERIES_LENGTH} characters, this one has {len(text)}.")
+    return text
+
+
+_series_option = common.option(
+    "--series", "The series, as in the queries.", callback=_series, required=True, metavar="NAME"
+)
+_monitor_option = common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")
+
+
 def _add(action: Action, summary: str) -> None:
-    text = "Take effect during the replay after a takeover, too. Open runs end at their full price."
+    text = "Also during the replay after a takeover; open runs end at their full price."
+    end = "How long: 30m, 2h. The first query stamped later is tested. Default: until 'resume'."
+    lasts = common.option("--for lasts", end, callback=common.duration, metavar="DURATION")
     own_option: Callable[[Any], Any] = {
-        Action.PAUSE: common.flag("--now", text),
+        Action.PAUSE: lambda function: common.flag("--now", text)(lasts(function)),
         Action.RESAMPLE: common.yes_option,
     }.get(action, lambda function: function)
 
     @_command(action.value, "retail-2026-w01", summary=summary)
     @click.argument("datasets", nargs=-1)
     @common.flag("--all every", "All declared datasets.")
-    @common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")
+    @_monitor_option
     @own_option
     def to_send(
         config: Config,
@@ -97,13 +115,12 @@ def _add(action: Action, summary: str) -> None:
         every: bool,
         monitor: str,
         now: bool = False,
+        lasts: float | None = None,
         yes: bool = False,
     ) -> list[Addressed]:
-        if every == bool(datasets):
-            raise click.UsageError("Name one or more datasets, or give --all.")
-        command = Command("", action, monitor=monitor, now=now)
-        commands = for_all(config, command) if every else for_datasets(config, datasets, command)
-        if action is Action.RESAMPLE and not yes and (every or len(datasets) > 1):
+        commands = _to(config, datasets, every, Command("", action, monitor=monitor, now=now), lasts)
+        is_one = len(commands) == 1 and commands[0].command.dataset
+        if action is Action.RESAMPLE and not yes and not is_one:
             monitors = [one for one in config.spec.monitors if monitor in ("", one.name)]
             effect = f"open runs end, and new ones cost up to: {prices(config, monitors)}"
             confirm(config, commands, effect, "Resample all of them?")
@@ -116,6 +133,60 @@ _add(Action.CLOSE, "End open runs. With epsilon, what they reserved and did not 
 _add(Action.RESAMPLE, "End open runs and start new ones, which are charged for new thresholds.")
 
 
+@_command(
+    "mute", "retail-2026-w01 --series tea --for 2h", "--all --series tea --monitor hot-items --until period"
+)
+@click.argument("datasets", nargs=-1)
+@common.flag("--all every", "All declared datasets.")
+@_series_option
+@_monitor_option
+@common.option("--for lasts", "How long: 30m, 2h.", callback=common.duration, metavar="DURATION")
+@common.option(
+    "--until word",
+    "As long as the dataset lives, or until the open run ends.",
+    click.Choice(["period", "run"]),
+)
+def _mute(
+    config: Config,
+    datasets: tuple[str, ...],
+    every: bool,
+    series: str,
+    monitor: str,
+    lasts: float | None,
+    word: Literal["period", "run"] | None,
+) -> list[Addressed]:
+    """Skip the queries of a series that floods; the other series of the datasets are tested.
+
+    A mute costs nothing, and replaces the mute after an alert. It ends by the timestamps of the query
+    topic. Beyond max_mutes the oldest mute ends.
+    """
+    if (lasts is None) == (word is None):
+        raise click.UsageError("Give the end: --for DURATION, or --until period or run.")
+    command = Command("", Action.MUTE, monitor=monitor, series=series, until_word=word or "")
+    return _to(config, datasets, every, command, lasts)
+
+
+@_command("unmute", "retail-2026-w01 --series tea")
+@click.argument("datasets", nargs=-1)
+@common.flag("--all every", "All declared datasets.")
+@_series_option
+@_monitor_option
+def _unmute(
+    config: Config, datasets: tuple[str, ...], every: bool, series: str, monitor: str
+) -> list[Addressed]:
+    """Test the queries of a series again, whether an operator or an alert muted it."""
+    return _to(config, datasets, every, Command("", Action.UNMUTE, monitor=monitor, series=series))
+
+
+def _to(
+    config: Config, datasets: tuple[str, ...], every: bool, command: Command, lasts: float | None = None
+) -> list[Addressed]:
+    if every == bool(datasets):
+        raise click.UsageError("Name one or more datasets, or give --all.")
+    commands = for_all(config, command) if every else for_datasets(config, datasets, command)
+    return [one._replace(lasts_ms=int(1000 * (lasts or 0))) for one in commands]
+
+
 @_command("raise-budget", "retail-2026-w01 --limit 11/2")
 @click.argument("datasets", nargs=-1, required=True)
 @common.option("--limit", "New limit in the dataset's measure: 5, 5.5, 11/2.", required=True, metavar="LOSS")
@@ -124,7 +195,7 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
     """Raise the limit of datasets permanently, which weakens the guarantee of everyone in the data.
 
     The ledger keeps every raise. Then write the new limit into the configuration, which may declare the
-    limit before the raise or after it, and no other.
+    limit before or after the raise only.
     """
     try:
         exact(limit)
@@ -145,8 +216,8 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool) -> list[Addressed]:
     """Continue after queries were lost; open runs close at their full price.
 
-    A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Any other
-    shard refuses it.
+    A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Other
+    shards refuse it.
     """
     commands = for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
     if not yes:
@@ -163,9 +234,9 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool)
 def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int | None) -> list[Addressed]:
     """Take back the command that waits at the shards of datasets.
 
-    The withdrawal takes precedence over a command that was sent before it, even where no worker owns the shard yet.
-    The answer says what happened to that command. It does not reach close-application --give-up-state, which a
-    parked shard carries out at once. Exit code 1: it was carried out, or no command waits.
+    The withdrawal takes precedence over an earlier command, even where no worker owns the shard yet, and
+    its answer says what happened to that command. It does not reach close-application --give-up-state,
+    which takes effect at once. Exit code 1: the command was carried out, or none waits.
     """
     if [bool(datasets), every, shard is not None].count(True) != 1:
         raise click.UsageError("Name one or more datasets, or give --shard or --all.")
@@ -176,13 +247,17 @@ def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int
 
 @_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
 @common.option(
-    "--successor", "The only application that may continue with the budgets.", required=True, metavar="NAME"
+    "--successor",
+    "The only application that may continue with the budgets.",
+    callback=common.name,
+    required=True,
+    metavar="NAME",
 )
 @common.option("--shard", "Only this shard. Default: all.", int)
 @common.flag(
     "--give-up-state",
-    "Close a parked shard whose state cannot be verified: lost, older than the alerts, damaged, or sealed with a "
-    "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
+    "Close a parked shard whose state is lost, older than the alerts, damaged, or sealed with a lost key. Open runs "
+    "then count in full; where alerts are missing, more counts as spent.",
 )
 @common.yes_option
 def _close_application(

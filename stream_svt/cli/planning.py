@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from stream_svt.cli import common
 from stream_svt.cli.common import option
 from stream_svt.errors import MisuseError
+from stream_svt.terminal import say, say_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stream_svt.planning.budget import PaidRuns
-    from stream_svt.settings.datasets import DatasetSpec
+    from stream_svt.settings.application import ApplicationSpec
     from stream_svt.settings.monitors import MonitorSpec
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -107,13 +108,10 @@ def rate(value: str) -> float:
 )
 @common.flag("--set finite", "The queries are one closed set, not a stream.")
 @option(
-    "--drift", "Queries within which a positive rises.", click.FloatRange(0, min_open=True), metavar="QUERIES"
-)
-@option(
-    "--drift-from",
-    "Distance below the threshold from which it rises. Default: the median of --below.",
-    float,
-    metavar="DISTANCE",
+    "--drift",
+    "Queries within which a positive rises, from the median of --below.",
+    click.FloatRange(0, min_open=True),
+    metavar="QUERIES",
 )
 @option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", rate)
 @option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
@@ -128,7 +126,6 @@ def plan(
     uncertainty: float,
     finite: bool,
     drift: float | None,
-    drift_from: float | None,
     rate: float | None,
     limit: str | None,
     plot: Path | None,
@@ -136,28 +133,27 @@ def plan(
 ) -> None:
     """Recommend settings of a monitor, and predict what it would find.
 
-    Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: which
-    share is above the threshold, and how far from it queries lie. Reads no data and spends no budget.
+    Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries:
+    the share above the threshold, and the distances from it. Reads no data and spends no budget.
     """
     import numpy as np
 
     from stream_svt.planning import Belief, Drift, advice, recommend
     from stream_svt.settings.fields import Sweep
 
-    monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
+    monitor, spec = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
     queries = queries or monitor.expected_queries
     if queries is None:
         raise click.UsageError("--queries is missing: the queries that one run must last for.")
-    start = float(np.median(below)) if drift_from is None else drift_from
     try:
-        rising = None if drift is None else Drift(queries=drift, start=start)
+        rising = None if drift is None else Drift(queries=drift, start=float(np.median(below)))
         finite = finite or isinstance(monitor.append, Sweep)
         belief = Belief(positives=positives, above=above, below=below, factor=uncertainty)
         load = belief.central(queries, finite=finite, drift=rising, rate=rate)
         advised = recommend(monitor, load, belief.spread(load), present=path is not None)
     except MisuseError as error:
         raise click.UsageError(f"{error}.") from None
-    budget = _budget(advised.best.monitor, datasets, limit)
+    budget = _budget(monitor, advised.best.monitor, spec, limit)
     if plot is not None:
         try:
             advice.draw(advised).savefig(plot, dpi=150)
@@ -165,29 +161,32 @@ def plan(
             raise click.UsageError(f"--plot {plot}: {error}") from None
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
-    click.echo(f"{head} No data was read, and nothing was spent.\n")
-    click.echo("\n".join(advice.table(advised)))
-    click.echo(_LEGEND.format(factor=uncertainty, tried=advised.tried))
+    say(f"{head} No data was read, and nothing was spent.")
+    say("")
+    for line in advice.table(advised):
+        say(line)
+    say_lines(_LEGEND.format(factor=uncertainty, tried=advised.tried))
     if path is None:
-        click.echo("Recommended keys of a new monitor:")
+        say("Recommended keys of a new monitor:")
     else:
-        click.echo(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
+        say(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
     changes = advice.settings(advised.best, None if path is None else monitor)
     for line in changes or ["none: it already has these settings"]:
-        click.echo(f"    {line}")
+        say(f"    {line}")
     for title, sentences in {
         "Expect": advice.expectations(advised, budget),
         "Note": advice.warnings(advised),
     }.items():
-        click.echo(f"\n{title}")
+        say("")
+        say(title)
         for sentence in sentences:
-            click.echo(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
+            say_lines(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
 
 
 def _monitor(
     path: Path | None, name: str | None, own: dict[str, Any]
-) -> tuple[MonitorSpec, list[DatasetSpec]]:
-    """Return the monitor to plan, and the datasets that it covers in the configuration, if there is one."""
+) -> tuple[MonitorSpec, ApplicationSpec | None]:
+    """Return the monitor to plan, and its configuration if there is one."""
     if path is not None:
         if own:
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
@@ -197,7 +196,7 @@ def _monitor(
         monitor = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
         if monitor is None:
             raise click.UsageError(f"--monitor must be one of {', '.join(known)}.")
-        return monitor, [dataset for dataset in spec.datasets if monitor.covers(dataset.name)]
+        return monitor, spec
     if name is not None:
         raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE, too.")
     if missing := [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]:
@@ -205,7 +204,7 @@ def _monitor(
     from stream_svt.planning import monitor_for
 
     try:
-        return monitor_for(**own), []
+        return monitor_for(**own), None
     except ValidationError as error:
         first = error.errors()[0]
         field = f"--{first['loc'][0]}: " if first["loc"] else ""
@@ -214,14 +213,20 @@ def _monitor(
         raise click.UsageError(f"--granularity: {error}.") from None
 
 
-def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> PaidRuns | None:
-    """Return the runs that a limit pays for: that of the option, or of the first dataset of the configuration."""
+def _budget(
+    monitor: MonitorSpec, best: MonitorSpec, spec: ApplicationSpec | None, limit: str | None
+) -> PaidRuns | None:
+    """Return the runs of a changed monitor that a limit pays for: the option's, or that of its first dataset."""
     from stream_svt.planning.budget import PaidRuns
     from stream_svt.privacy.loss import Kind, to_units
 
     if limit is None:
-        return PaidRuns.left(monitor, datasets[0]) if datasets else None
+        dataset = next((one for one in spec.datasets if monitor.covers(one.name)), None) if spec else None
+        if spec is None or dataset is None:
+            return None
+        others = [one for one in spec.monitors if one is not monitor and one.covers(dataset.name)]
+        return PaidRuns.left(best, dataset, others)
     try:
-        return PaidRuns.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
+        return PaidRuns.paid(best.mechanism(), to_units(Fraction(limit), Kind.PURE))
     except (ValueError, ZeroDivisionError):
         raise click.UsageError(f"--limit: {limit!r} is not a number such as 4 or 0.5.") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from stream_svt.cli import common
+from stream_svt.terminal import say
 from stream_svt.wording import counted
 
 _GROUP = common.examples(
@@ -48,7 +49,7 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
 
     Reads the reject topic, which holds positions and reasons, never content. Times are those of the refusal.
     """
-    from stream_svt.service.rejects import REMEDIES, read_rejects
+    from stream_svt.operate.rejects import REMEDIES, read_rejects
 
     config = common.load(path)
     since_ms = None if since is None else int((time.time() - since) * 1000)
@@ -63,17 +64,17 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
         return
     for (topic, reason), of_reason in groupby(groups, key=lambda one: (one.topic, one.reason)):
         partitions = list(of_reason)
-        click.echo(f"{topic}: {reason}, {counted(sum(one.count for one in partitions), 'record')}")
-        click.echo(f"  to do: {REMEDIES[reason]}")
+        say(f"{topic}: {reason}, {counted(sum(one.count for one in partitions), 'record')}")
+        say(f"  to do: {REMEDIES[reason]}")
         for one in partitions:
             when = f"{one.newest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-            click.echo(f"  partition {one.partition}: {one.count}, the newest at {when}, offset {one.offset}")
+            say(f"  partition {one.partition}: {one.count}, the newest at {when}, offset {one.offset}")
     if not groups:
-        click.echo("No record was refused.")
+        say("No record was refused.")
     if found.unreadable:
-        click.echo(f"{counted(found.unreadable, 'record')} of the reject topic cannot be read.", err=True)
+        say(f"{counted(found.unreadable, 'record')} of the reject topic cannot be read.", err=True)
     if found.left_out:
-        click.echo(f"{counted(found.left_out, 'older offset')} left out: give --limit.", err=True)
+        say(f"{counted(found.left_out, 'older offset')} left out: give --limit.", err=True)
 
 
 @rejects.command(
@@ -89,12 +90,12 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
 def show(path: Path, topic: str, partition: int, offset: int, limit: int) -> None:
     """Print the record of a query topic at a position.
 
-    The output is private: it shows values, and is for readers of the query topics only. Needs READ on the topic.
-    Exit code 1: no record is there any more.
+    The output is private: it shows values, and is for readers of the query topics only. Exit code 1: the
+    record is gone.
     """
-    from stream_svt.service.rejects import lines_of, record_at
+    from stream_svt.operate.rejects import lines_of, record_at
 
     config = common.load(path)
     record = asyncio.run(record_at(config, config.cluster(), topic, partition, offset))
-    for line in lines_of(record, limit):
-        click.echo(line)
+    for line in lines_of(record, limit, config.spec):
+        say(line)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import click
 
+from stream_svt.application.config import Config
 from stream_svt.cli import common
-from stream_svt.service.config import Config
-from stream_svt.service.control import NotDeclared
-from stream_svt.service.sending import SendProgress, send_lines
+from stream_svt.operate.control import NotDeclared
+from stream_svt.operate.send import SendProgress, send_lines
 from stream_svt.settings.document import quote
+from stream_svt.terminal import say, say_progress, styled
 from stream_svt.wording import counted
 
 _CHUNK = 1 << 20
@@ -39,11 +40,11 @@ _PROGRESS_SECONDS = 1.0
 def send(path: Path, topic: str | None, dataset: str | None, from_line: int, skip: bool) -> int:
     """Send queries, one JSON object a line, from standard input.
 
-    Each line is a query with one more field, `dataset`. It goes to the partition of its dataset. A line that the
-    service would refuse, and one whose value is missing, not a number, or outside the bounds, ends the command:
-    nothing after it is sent. A field that the service ignores, and a query without a series where a monitor has
-    `mute`, is a note. Standard error tells how many queries the brokers have acknowledged, and from which line to
-    go on. A producer's file needs no section sealing. Exit code 1: a line was invalid.
+    Each line is a query with one more field, `dataset`, and goes to the dataset's partition. A line that
+    the service would refuse, or whose value is missing, not a number, or outside the bounds, ends the
+    command: nothing after it is sent. Notes name ignored fields, and queries without a series where a
+    monitor has `mute`. Standard error counts the acknowledged queries, and names the line to continue from.
+    A producer's file needs no section sealing. Exit code 1: a line was invalid.
     """
     config = common.load(path)
     topic, progress = _topic(config, topic), SendProgress(next_line=from_line)
@@ -74,10 +75,10 @@ async def _send(
 
     def report(number: int, problem: str) -> None:
         if progress.skipped <= _SHOWN:
-            click.echo(f"line {number}: {problem}; skipped", err=True)
+            say(f"line {number}: {problem}; skipped", err=True)
 
     def note(number: int, message: str) -> None:
-        click.echo(f"{click.style('note', fg='yellow')} line {number}: {message} (said once)", err=True)
+        say(styled("note", fg="yellow"), f" line {number}: {message} (said once)", err=True)
 
     showing = asyncio.create_task(_show(progress))
     try:
@@ -102,7 +103,7 @@ async def _show(progress: SendProgress) -> None:
     errors = click.get_text_stream("stderr")
     while errors.isatty():
         await asyncio.sleep(_PROGRESS_SECONDS)
-        click.echo(f"\r{progress.acknowledged:,} records acknowledged ", err=True, nl=False)
+        say_progress(f"{progress.acknowledged:,} records acknowledged")
 
 
 async def _standard_input() -> AsyncIterator[bytes]:
@@ -125,11 +126,9 @@ def _print(topic: str, progress: SendProgress) -> None:
     """Print what is on the topic, and how to go on."""
     records = counted(progress.acknowledged, "record")
     skipped = f", {counted(progress.skipped, 'line')} skipped" if progress.skipped else ""
-    click.echo(
-        f"{records} acknowledged on {topic}{skipped}; the next line is {progress.next_line}.", err=True
-    )
+    say(f"{records} acknowledged on {topic}{skipped}; the next line is {progress.next_line}.", err=True)
     if progress.last_sent >= progress.next_line:
-        click.echo(
+        say(
             f"Lines {progress.next_line} to {progress.last_sent} were sent and not all acknowledged: some may be on "
             f"the topic, and come twice with --from-line {progress.next_line}.",
             err=True,

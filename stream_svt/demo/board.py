@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stream_svt.demo.scenario import LAST_ITEM, LIMITS, LINES, MONITORS, SERIES, THRESHOLD, Checkpoint
-from stream_svt.monitor.released import Alert, Budget, Envelope, EventType, Lifecycle, ReleasedStatus
+from stream_svt.monitor.released import Alert, AnyEvent, Budget, EventType, Lifecycle, ReleasedStatus
+from stream_svt.plain_text import escaped
 
 BAR = 24
 FIXED_LINES = 15  # borders, headings, head and foot
@@ -48,12 +49,12 @@ class Board(ReleasedStatus):
         for column in np.flatnonzero(counts >= THRESHOLD):
             self._reached.setdefault((point.dataset, SERIES % (column + 1)), point.set_id)
 
-    def add(self, envelope: Envelope, data: Alert | Lifecycle) -> Text | None:
+    def add(self, event: AnyEvent) -> Text | None:
         """Take one event; return its line of the screen, or None for an event without one."""
-        self.take(envelope, data)
-        if isinstance(data, Alert):
-            self.alerts[data.monitor].append(data)
-        if (line := _line(envelope.type, data)) is not None:
+        self.take(event)
+        if isinstance(event.data, Alert):
+            self.alerts[event.data.monitor].append(event.data)
+        if (line := _line(event.type, event.data)) is not None:
             self.recent.append(line)
         return line
 
@@ -75,17 +76,17 @@ class Board(ReleasedStatus):
 
 
 def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
-    where = f"{_short(event.dataset)}  {_short(event.monitor):<8}  "
+    where = escaped(f"{_short(event.dataset)}  {_short(event.monitor):<8}  ")
     if isinstance(event, Alert):
         # The demo's grid is that of counts: all released figures except the estimate are integers.
         estimate = "-" if event.estimate is None else f"{event.estimate:.0f}"
         bound = "-" if event.bound is None else f"≥ {event.bound:g}"
-        figures = f"{event.series:<10}  gap {event.gap:<3g}  estimate {estimate:<4}  bound {bound:<6}  "
+        figures = f"{escaped(event.series or ''):<10}  gap {event.gap:<3g}  estimate {estimate:<4}  bound {bound:<6}  "
         again = f" attempt {event.attempt}" if event.attempt > 1 else ""
         detail = f"run {event.run} alert {event.number}, {event.branch}{again}"
         return Text.assemble(("ALERT      ", "bold green"), where, figures, (detail, "dim"))
     lines = {
-        EventType.RUN_STARTED: (event.reason, "cyan", "new threshold noise drawn and charged"),
+        EventType.RUN_STARTED: (escaped(event.reason), "cyan", "new threshold noise drawn and charged"),
         EventType.RUN_HALTED: ("halted", "yellow", "all its alerts are used"),
         EventType.LIMITED: ("limited", "yellow", "max_runs runs have begun"),
         EventType.EXHAUSTED: ("exhausted", "bold red", "the budget cannot pay for another run"),

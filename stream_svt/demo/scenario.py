@@ -27,7 +27,7 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 from numpy.typing import NDArray
 
-from stream_svt.service.homes import Homes
+from stream_svt.kafka.partitioning import Partitioning
 
 ACKNOWLEDGEMENT = (
     "Retail baskets: the anonymised market baskets of a Belgian retail store, kindly supplied by Tom Brijs. "
@@ -125,7 +125,11 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
 
 
 async def send(
-    client: AIOKafkaProducer, topic: str, homes: Homes, point: Checkpoint, counts: NDArray[np.int64]
+    client: AIOKafkaProducer,
+    topic: str,
+    partitioning: Partitioning,
+    point: Checkpoint,
+    counts: NDArray[np.int64],
 ) -> None:
     """Store the records of one checkpoint on the partition of its dataset."""
     records = await asyncio.to_thread(records_of, point, counts)
@@ -136,7 +140,7 @@ async def send(
         for record in records[start : start + BATCH]:
             batch.append(timestamp=None, key=key, value=record)
         batch.close()
-        stored.append(await client.send_batch(batch, topic, partition=homes.of(key)))
+        stored.append(await client.send_batch(batch, topic, partition=partitioning.of(key)))
     await asyncio.gather(*stored)
 
 
@@ -200,9 +204,9 @@ class Setting:
     partitions: int = 4
 
     @property
-    def homes(self) -> Homes:
+    def partitioning(self) -> Partitioning:
         """The shards of datasets."""
-        return Homes(self.partitions, "murmur2")
+        return Partitioning(self.partitions, "murmur2")
 
     def topic(self, name: str) -> str:
         """Return the full name of a topic: counts, alerts, state, rejects, control or config."""

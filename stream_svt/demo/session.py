@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import click
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from rich.console import Console
 from rich.live import Live
 
+from stream_svt.application.config import Config, load_config
+from stream_svt.application.topology import require
 from stream_svt.demo.board import Board, picture, report
 from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
@@ -41,11 +42,10 @@ from stream_svt.demo.scenario import (
 )
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, explain, started
+from stream_svt.kafka.embedded import EmbeddedKafka, free_ports
 from stream_svt.monitor.released import decode
-from stream_svt.service.check import create_missing
-from stream_svt.service.config import Config, load_config
-from stream_svt.service.embedded import EmbeddedKafka, free_ports
-from stream_svt.service.topology import require
+from stream_svt.operate.check import create_missing
+from stream_svt.terminal import say
 
 MAX_AHEAD = 200_000
 """Queries that the producer may be ahead of the service: enough to keep it busy, and few to drain at the end."""
@@ -68,7 +68,7 @@ async def run_demo(duration: float | None, broker: str | None, console: Console)
     try:
         board = await _demo(duration, broker, console)
     except asyncio.CancelledError:
-        click.echo("demo interrupted; everything it started has ended", err=True)
+        say("demo interrupted; everything it started has ended", err=True)
         raise
     except KafkaError as error:
         raise explain(error, "running the demo") from error
@@ -233,7 +233,7 @@ class Session:
         async with sender(kafka, topic) as client:
             for point, counts in running_counts(load_baskets()):
                 board.add_counts(point, counts)
-                await send(client, topic, setting.homes, point, counts)
+                await send(client, topic, setting.partitioning, point, counts)
                 while board.sent > board.tested + MAX_AHEAD:  # noqa: ASYNC110  `_follow` refreshes it
                     await asyncio.sleep(0.05)
                 if duration is not None and time.monotonic() - began >= duration:
@@ -243,7 +243,7 @@ class Session:
         """Read the events released since the last call; waits for 50 ms at most."""
         for records in (await self.events.getmany(timeout_ms=50)).values():
             for record in records:
-                line = self.board.add(*decode(record.value))
+                line = self.board.add(decode(record.value))
                 if line is not None and not self.console.is_terminal:
                     self.console.out(line)
 
@@ -280,9 +280,9 @@ async def feed(config: Config, pace: float, duration: float | None) -> None:
     on_signals(stopped.set)
     async with sender(cluster.arguments, topic) as client:
         for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
-            await send(client, topic, config.homes, point, counts)
+            await send(client, topic, config.partitioning, point, counts)
             closed = f"set {point.set_id} of {point.dataset} is closed"
-            click.echo(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
+            say(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), pace)
             if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):

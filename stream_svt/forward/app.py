@@ -6,23 +6,25 @@ import asyncio
 import contextlib
 import signal
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from aiohttp import web
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
+from stream_svt.application.topology import unseen
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Answer, Route, posting
-from stream_svt.forward.event import receive, request_of
+from stream_svt.forward.event import request_of
 from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.forward.standing import StandingAlerts
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.kafka.clients import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
-from stream_svt.monitor.released import Envelope
-from stream_svt.service.metrics import CONTENT_TYPE
-from stream_svt.service.topology import unseen
+from stream_svt.kafka.clients import group_offsets, partition_counts, started, try_fetch
+from stream_svt.monitor.released import SOURCE, decode
+from stream_svt.web import Pages
+from stream_svt.worker.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"
 """CloudEvents type of a test event; no service releases this type."""
@@ -41,17 +43,25 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
             client = AIOKafkaProducer(**config.cluster.arguments, **options)
             doing = "connecting the producer of parked events"
             producer = await stack.enter_async_context(started(client, doing, "WRITE"))
-        routes = []
+        routes, posts = [], []
         for destination in config.destinations:
             post = await stack.enter_async_context(posting(destination))
             routes.append(Route(config, destination, post, metrics, producer, accept_loss=accept_loss))
-        await stack.enter_async_context(served(config, pages(routes, metrics)))
+            posts.append(post)
+        served = Pages(pages(routes, metrics), config.web.host, config.web.port, config.source)
+        await served.open()
+        stack.push_async_callback(served.close)
         # With return_exceptions, a cancelled gather ends once every route has committed and left its group.
         running = asyncio.gather(*(route.run() for route in routes), return_exceptions=True)
+        standing = asyncio.create_task(
+            StandingAlerts(config, list(zip(routes, posts, strict=True))).run(), name="standing alerts"
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await running
+        standing.cancel()
+        await asyncio.gather(standing, return_exceptions=True)
     error = next((route.error for route in routes if route.error is not None), None)
     return error.exit_code if isinstance(error, StreamSvtError) else int(error is not None)
 
@@ -97,33 +107,11 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
     return application
 
 
-@contextlib.asynccontextmanager
-async def served(config: ForwardConfig, application: web.Application) -> AsyncIterator[None]:
-    """Serve the pages while the body runs; raises ConfigError if the address is in use or not available."""
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, config.web.host, config.web.port).start()
-        except OSError as error:
-            address = f"{config.web.host}:{config.web.port}"
-            message = f"cannot listen on {address}: {error.strerror}; each forwarder of a machine needs its own port"
-            raise ConfigError([Problem(0, "web.port", message)], config.source) from None
-        yield
-    finally:
-        await runner.cleanup()
-
-
 async def check(config: ForwardConfig) -> None:
     """Raise the first error with topics and permissions that shows without writing a record."""
     apply_fixes()
     await _check_topics(config)
-    doing = f"reading topic {config.topic!r}"
-    async with started(config.cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-        partition = TopicPartition(config.topic, 0)
-        reader.assign([partition])
-        await reader.seek_to_end()
-        await reader.getmany(partition, timeout_ms=150)
+    await try_fetch(config.cluster, config.topic, f"reading topic {config.topic!r}")
     for destination in config.destinations:
         doing = f"looking up the positions of group {destination.group!r}"
         await group_offsets(config.cluster, destination.group, doing)
@@ -132,13 +120,23 @@ async def check(config: ForwardConfig) -> None:
 async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
     """Post a test event to each address of each destination, once and without filters; return the answers."""
     now = datetime.now(UTC)
-    data = msgspec.Raw(b'{"test": "stream-svt forward --test: nothing happened"}')
-    attributes = ("1.0", f"test/{uuid.uuid4()}", f"/stream-svt/{config.topic}", TEST_TYPE, "test")
-    event = receive(msgspec.json.encode(Envelope(*attributes, now.isoformat(), 0, 0, "0-0", data)))
+    content = {
+        "specversion": "1.0",
+        "id": f"test/{uuid.uuid4()}",
+        "source": SOURCE + config.topic,
+        "type": TEST_TYPE,
+        "subject": "test",
+        "time": now,
+        "shard": 0,
+        "sequence": 1,
+        "origin": "0-0",
+        "data": {"test": "stream-svt forward --test: nothing happened"},
+    }
+    body = msgspec.json.encode(content)
     answers = []
     for destination in config.destinations:
         async with posting(destination) as post:
             for number, url in enumerate(destination.urls, 1):
                 name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
-                answers.append((name, await post(url, request_of(destination, event, now))))
+                answers.append((name, await post(url, request_of(destination, decode(body), body, now))))
     return answers

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from stream_svt.application.config import SecretFiles, content
 from stream_svt.errors import Problem
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import EventType
-from stream_svt.service.config import SecretFiles, content
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
 from stream_svt.settings.fields import (
     Duration,
@@ -38,6 +38,7 @@ def type_word(kind: str) -> str:
     return kind.removeprefix("io.stream-svt.").removesuffix(".v1")
 
 
+DEFAULT_TYPES = ("alert", "monitor.exhausted", "monitor.limited", "monitor.paused", "run.halted")
 TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
 
 
@@ -66,7 +67,9 @@ class AlertmanagerConfig(Strict):
     urls: Annotated[tuple[Url, ...], Field(min_length=1)]
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
-    """Time from the delivery of an alert to its end in Alertmanager; alerts have no end of their own. Default 1h."""
+    """Time from the delivery of an alert to its end in Alertmanager. Default 1h."""
+    renew: Annotated[Duration, Field(ge=1000)] = 60_000
+    """Interval at which standing alerts are posted again; they expire after five intervals. Default 1m."""
     labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
 
@@ -79,8 +82,8 @@ class WebhookConfig(Strict):
     url_file: PathText | None = None
     """File whose first line is the address, if that is a secret."""
     key_files: Annotated[tuple[PathText, ...], Field(max_length=2)] = ()
-    """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request carries both signatures,
-    so that a key can be replaced. Default: not signed."""
+    """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request has both signatures,
+    to replace a key. Default: not signed."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -96,7 +99,7 @@ class RetryConfig(Strict):
     most: Duration = 300_000
     """Longest wait between attempts; each wait is twice the one before. Default 5m."""
     give_up_after: Duration | None = None
-    """Time after which an event that no receiver accepted counts as refused. Default: never."""
+    """Time after which an undelivered event counts as refused. Default: never."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -114,16 +117,18 @@ class DestinationConfig(Strict):
     webhook: WebhookConfig | None = None
     """Post events to a webhook. Either this or alertmanager."""
     types: Types = Field(
-        default=("alert", "monitor.exhausted", "monitor.limited", "run.halted"),
-        description=f"Patterns of types with * and ?: {', '.join(TYPE_WORDS)}. Default alert, "
-        "monitor.exhausted, monitor.limited, run.halted.",
+        default=DEFAULT_TYPES,
+        description=f"Patterns of event types (docs/messages.md) with * and ?. Default {', '.join(DEFAULT_TYPES)}.",
     )
+    start_at: Literal["latest", "earliest"] = "latest"
+    """Where a destination without committed positions begins: latest (with events from now on) or earliest.
+    Standing alerts are posted in either case. Default latest."""
     monitors: Patterns = ("*",)
     """Patterns of monitor names with * and ?. Default: all, ["*"]."""
     datasets: Patterns = ("*",)
     """Patterns of dataset names with * and ?. Default: all, ["*"]."""
     on_refused: Literal["stop", "park"] = "stop"
-    """After an event is refused: stop the destination, or park the event on park_topic and continue. Default stop."""
+    """After a refused event: stop the destination, or park the event on park_topic and continue. Default stop."""
     timeout: Duration = 10_000
     """Longest time for one request. Default 10s."""
     retry: RetryConfig = RetryConfig()

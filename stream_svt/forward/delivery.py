@@ -18,15 +18,16 @@ from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import aiohttp
-from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 import stream_svt
 from stream_svt.errors import RecordsLost, StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
-from stream_svt.forward.event import AlertRecord, Request, receive, request_of, wants
+from stream_svt.forward.event import Request, request_of, wants
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
 from stream_svt.kafka import clients as kafka
+from stream_svt.monitor.released import AnyEvent, received
 
 log = logging.getLogger(__name__)
 
@@ -153,10 +154,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         accept_loss: bool = False,
     ) -> None:
         self.name = destination.name
+        self.destination = destination
         self.error: Exception | None = None
         self.joined = False
+        self.standing = 0
+        """Number of standing alerts that were posted last."""
         self._config = config
-        self._destination = destination
         self._post = post
         self._metrics = metrics
         self._producer = producer
@@ -187,7 +190,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _forward(self) -> None:
         """Join the group, read and deliver until an error."""
-        group = self._destination.group
+        group = self.destination.group
         self._consumer = self._config.cluster.member(group)
         self._failure = None
         try:
@@ -203,6 +206,11 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self.on_partitions_revoked(set())
             await kafka.stop_quietly(self._consumer, HAND_OVER)
 
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Numbers of the partitions that its group gave to this process."""
+        return frozenset(tp.partition for tp in self._consumer.assignment()) if self.joined else frozenset()
+
     def gauges(self) -> Samples:
         """Return the values of the gauges; ages compare the clocks of the service and of this machine."""
         now, partitions = datetime.now(UTC), self._consumer.assignment() if self.joined else ()
@@ -213,6 +221,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             ("oldest_waiting_seconds", self.name): max(0, (now - oldest).total_seconds()),
             ("stopped", self.name): self.error is not None,
             ("partitions", self.name): len(partitions),
+            ("standing_alerts", self.name): self.standing,
             ("last_poll_timestamp_seconds", self.name): self._polled,
         }
         for tp in partitions:
@@ -223,63 +232,68 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     # Deliveries: one at a time for each dataset of a partition, all datasets at once
 
-    def schedule(self, record: AlertRecord, progress: Progress) -> None:
+    def schedule(self, record: ConsumerRecord, event: AnyEvent | None, progress: Progress) -> None:
         """Deliver a record after the earlier ones of its dataset; call it in the order of offsets."""
-        progress.undelivered[record.offset] = record.time
+        progress.undelivered[record.offset] = datetime.now(UTC) if event is None else event.time
         progress.advance(record.offset + 1)
-        key = (record.partition, record.data.dataset)
-        task = asyncio.create_task(self._deliver(record, progress, self._last.get(key)))
+        key = (record.partition, "" if event is None else event.data.dataset)
+        task = asyncio.create_task(self._deliver(record, event, progress, self._last.get(key)))
         self._last[key] = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _deliver(
-        self, record: AlertRecord, progress: Progress, earlier: asyncio.Task[None] | None
+        self,
+        record: ConsumerRecord,
+        event: AnyEvent | None,
+        progress: Progress,
+        earlier: asyncio.Task[None] | None,
     ) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         if self._failure is None:
             try:
-                await self.deliver(record)
+                await self.deliver(record, event)
                 del progress.undelivered[record.offset]
             except Exception as error:  # noqa: BLE001  `_forward` raises it
                 self._failure = error
 
-    async def deliver(self, event: AlertRecord) -> None:
+    async def deliver(self, record: ConsumerRecord, event: AnyEvent | None) -> None:
         """Return once a record is delivered or parked; raises if the destination has to stop."""
         # Any writer of the alert topic can write other records; no receiver may get them.
         answer = Answer(Result.REFUSED, "no event of stream-svt")
-        if event.is_event:
-            answer = await self._post_until_final(event)
-        if answer.result is Result.ACCEPTED:
-            self._metrics.events.labels(self.name, "delivered").inc()
-            delay = (datetime.now(UTC) - event.time).total_seconds()
-            self._metrics.delay_seconds.labels(self.name).observe(max(0.0, delay))
-            return
-        self._log(logging.ERROR, "forward_refused", event, answer)
-        if self._destination.config.on_refused == "stop":
+        if event is not None:
+            answer = await self._post_until_final(record, event)
+            if answer.result is Result.ACCEPTED:
+                self._metrics.events.labels(self.name, "delivered").inc()
+                delay = (datetime.now(UTC) - event.time).total_seconds()
+                self._metrics.delay_seconds.labels(self.name).observe(max(0.0, delay))
+                return
+        event_id = "" if event is None else event.id
+        self._log(logging.ERROR, "forward_refused", record, event_id, answer)
+        if self.destination.config.on_refused == "stop":
             raise StreamSvtError(
-                f"destination {self.name!r} refused event {event.envelope.id!r} at partition {event.partition} "
-                f"offset {event.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
+                f"destination {self.name!r} refused event {event_id!r} at partition {record.partition} "
+                f"offset {record.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
                 "on_refused: park for this destination, and restart the forwarder"
             )
-        topic, position = self._config.park_topic, f"{self._config.topic}/{event.partition}/{event.offset}"
+        topic, position = self._config.park_topic, f"{self._config.topic}/{record.partition}/{record.offset}"
         texts = {DESTINATION_HEADER: self.name, REASON_HEADER: answer.reason, POSITION_HEADER: position}
         headers = [(name, text.encode()) for name, text in texts.items()]
         async with kafka.deadline(kafka.CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
-            await self._producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
+            await self._producer.send_and_wait(topic, record.value or b"", key=record.key, headers=headers)
         self._metrics.events.labels(self.name, "parked").inc()
 
-    async def _post_until_final(self, event: AlertRecord) -> Answer:
+    async def _post_until_final(self, record: ConsumerRecord, event: AnyEvent) -> Answer:
         """Attempt until an answer is final or give_up_after has passed; return the last answer."""
-        retry, began = self._destination.config.retry, time.monotonic()
+        retry, began = self.destination.config.retry, time.monotonic()
         longest = retry.first / 1000
         for attempt in itertools.count(1):
-            answer = await self._attempt(event)
+            answer = await self._attempt(event, record.value)
             if answer.result in {Result.ACCEPTED, Result.REFUSED}:
                 break
             if attempt % _LOG_EVERY == 1:
-                self._log(logging.WARNING, "forward_failed", event, answer)
+                self._log(logging.WARNING, "forward_failed", record, event.id, answer)
             if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
                 break
             # Random, so that forwarders which failed at the same time do not retry at the same time.
@@ -287,14 +301,14 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             longest = min(2 * longest, retry.most / 1000)
         return answer
 
-    async def _attempt(self, event: AlertRecord) -> Answer:
+    async def _attempt(self, event: AnyEvent, body: bytes) -> Answer:
         """Post to every address; the best answer counts."""
         async with self._slots:
             # Retry-After of one answer pauses all requests to the receiver.
             while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
                 await asyncio.sleep(pause)
-            request = request_of(self._destination, event, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._post(url, request) for url in self._destination.urls))
+            request = request_of(self.destination, event, body, datetime.now(UTC))
+            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
             for answer in answers:
                 self._metrics.attempts.labels(self.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
@@ -302,15 +316,19 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self._paused_until = max(self._paused_until, time.monotonic() + best.wait)
         return best
 
-    def _log(self, level: int, name: str, event: AlertRecord, answer: Answer) -> None:
+    def _log(self, level: int, name: str, record: ConsumerRecord, event_id: str, answer: Answer) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d reason=%r"
-        position = (event.envelope.id, event.partition, event.offset)
-        log.log(level, line, name, self.name, *position, answer.reason)
+        log.log(level, line, name, self.name, event_id, record.partition, record.offset, answer.reason)
 
     # Membership
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Start to deliver what is read."""
+        """Start to deliver what is read; a partition without a committed position begins now, not at the first read."""
+        for tp in assigned:
+            async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the positions of {self.name}"):
+                committed = await self._consumer.committed(tp)
+            if committed is None:
+                await self._begin(tp, None)
         self.joined = True
         partitions = ",".join(str(tp.partition) for tp in sorted(assigned))
         log.info("event=forward_assigned destination=%s partitions=%s", self.name, partitions)
@@ -341,47 +359,56 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         except (NoOffsetForPartitionError, OffsetOutOfRangeError) as error:
             lost = error.args[0] if isinstance(error, OffsetOutOfRangeError) else {error.args[0]: None}
             for tp, offset in lost.items():
-                await self._seek_to_oldest(tp, offset)
+                await self._begin(tp, offset)
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
-            raise kafka.explain(error, doing, group=self._destination.group) from error
+            raise kafka.explain(error, doing, group=self.destination.group) from error
         self._note_poll()
         if not self.joined:
             return  # the partitions are being revoked: their next owner reads these records again
         for tp, records in batch.items():
             progress = self._progress.setdefault(tp, Progress(records[0].offset))
             for record in records:
-                event = receive(record.value or b"", record.key, tp.partition, record.offset)
-                if event.is_event and not wants(self._destination.config, event):
+                event = received(record.value, record.partition, record.offset)
+                if event is not None and not wants(self.destination.config, event):
                     self._metrics.events.labels(self.name, "filtered").inc()
                     progress.advance(record.offset + 1)
                 else:
-                    self.schedule(event, progress)
-        for tp, progress in list(self._progress.items()):
+                    self.schedule(record, event, progress)
+        for tp in self._consumer.assignment():
             # The position also passes offsets that hold no record, such as the end of a transaction.
             with contextlib.suppress(IllegalStateError):
+                if self._consumer.last_stable_offset(tp) is None:
+                    continue  # not fetched yet, so that it may have no position
                 position = await self._consumer.position(tp)
-                if self._progress.get(tp) is progress:
-                    progress.advance(position)
+                if self.joined:
+                    self._progress.setdefault(tp, Progress(position)).advance(position)
 
-    async def _seek_to_oldest(self, tp: TopicPartition, lost: int | None) -> None:
-        """Continue at the oldest record: the group has no committed offset, or its record ``lost`` was deleted."""
-        async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the oldest record of topic {tp.topic!r}"):
+    async def _begin(self, tp: TopicPartition, lost: int | None) -> None:
+        """Begin where the configuration says, without a committed offset; or continue after record ``lost``."""
+        doing = f"looking up the offsets of topic {tp.topic!r}"
+        async with kafka.deadline(kafka.CALL_DEADLINE, doing):
             first = (await self._consumer.beginning_offsets([tp]))[tp]
+            last = (await self._consumer.end_offsets([tp]))[tp]
+        if lost is not None and not self._accept_loss:
+            raise RecordsLost(
+                f"partition {tp.partition} of topic {tp.topic!r} no longer has offset {lost}, the next one of "
+                f"destination {self.name!r}: events were deleted before their delivery. Start with --accept-loss "
+                f"to continue at the oldest offset left, {first}"
+            )
         if lost is not None:
-            if not self._accept_loss:
-                raise RecordsLost(
-                    f"partition {tp.partition} of topic {tp.topic!r} no longer has offset {lost}, the next one of "
-                    f"destination {self.name!r}: events were deleted before their delivery. Start with --accept-loss "
-                    f"to continue at the oldest offset left, {first}"
-                )
             line = "event=forward_loss_accepted destination=%s partition=%d from=%d to=%d"
             log.error(line, self.name, tp.partition, lost, first)
+        start_at = self.destination.config.start_at
+        begin = last if lost is None and start_at == "latest" else first
+        if lost is None:
+            line = "event=forward_begins destination=%s partition=%d offset=%d start_at=%s"
+            log.info(line, self.name, tp.partition, begin, start_at)
         with contextlib.suppress(IllegalStateError):  # another member has the partition by now
-            self._consumer.seek(tp, first)
+            self._consumer.seek(tp, begin)
             # Committed even if no record follows, so that the group has an offset.
-            self._progress.setdefault(tp, Progress(first)).advance(first)
+            self._progress.setdefault(tp, Progress(begin)).advance(begin)
 
     def _note_poll(self) -> None:
         """Note when the brokers last answered: ``getmany`` returns nothing, too, when they are unreachable."""

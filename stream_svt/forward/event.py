@@ -1,4 +1,4 @@
-"""Records of the alert topic, the filter of a destination, and the requests that deliver an event.
+"""The filter of a destination, and the requests that deliver an event.
 
 Webhooks get the bytes of the CloudEvent on the topic, signed according to Standard Webhooks. Alertmanager groups,
 silences and routes by labels, which name the subject of an alert; gap, bound and estimate are annotations.
@@ -8,50 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 import standardwebhooks
 
-from stream_svt.forward.config import AlertmanagerConfig, Destination, DestinationConfig, type_word
-from stream_svt.monitor.released import CONTENT_TYPE, Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.forward.config import Destination, DestinationConfig, type_word
+from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType
+from stream_svt.plain_text import escaped
 
-_ENVELOPE = msgspec.json.Decoder(Envelope)
-_SOURCE = "/stream-svt/"
-_NAMES: Mapping[str, tuple[str, str]] = {
-    EventType.ALERT: ("AboveThreshold", "page"),
-    EventType.EXHAUSTED: ("MonitorExhausted", "ticket"),
-    EventType.LIMITED: ("MonitorLimited", "ticket"),
-    EventType.RUN_HALTED: ("RunHalted", "ticket"),
-}
-"""Name and severity of alerts by event type; the severities are those of deploy/prometheus."""
-
-_NO_EVENT = Envelope("", "", "", "", "", "", 0, 0, "", msgspec.Raw())
-_NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
-
-
-@dataclass(frozen=True, slots=True)
-class AlertRecord:
-    """A record of the alert topic: its bytes, its position, and the event in it, if there is one.
-
-    ``time`` is that of the event's charge, by the service's clock; without an event, that of reading.
-    """
-
-    body: bytes
-    key: bytes | None = None
-    partition: int = 0
-    offset: int = 0
-    envelope: Envelope = _NO_EVENT
-    data: Alert | Lifecycle = _NO_DATA
-    time: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @property
-    def is_event(self) -> bool:
-        """Whether this package released it."""
-        return self.envelope is not _NO_EVENT
+STANDING = frozenset({EventType.EXHAUSTED, EventType.LIMITED, EventType.PAUSED, EventType.RUN_HALTED})
+"""Types whose events Alertmanager gets as alerts that stand, see `conditions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,59 +32,67 @@ class Request:
     body: bytes
 
 
-def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> AlertRecord:
-    """Return a record, with the event in it if there is one."""
-    record = AlertRecord(body, key, partition, offset)
-    try:
-        body.decode()
-        envelope = _ENVELOPE.decode(body)
-        # The data of an unknown type, of a newer service, are not decoded: the attributes suffice.
-        data = decode(body)[1] if envelope.type in list(EventType) else _NO_DATA
-        time = datetime.fromisoformat(envelope.time)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return record
-    # In other years adding a time zone or a duration may leave the calendar.
-    usable = time.tzinfo is not None and 1970 <= time.year < 9999 and envelope.source.startswith(_SOURCE)
-    return replace(record, envelope=envelope, data=data, time=time) if usable else record
-
-
-def wants(config: DestinationConfig, event: AlertRecord) -> bool:
-    """Tell whether a destination gets an event: its filters match, or the event ends alerts in Alertmanager."""
+def wants(config: DestinationConfig, event: AnyEvent) -> bool:
+    """Tell whether a destination gets an event by itself: its filters match, and no standing alert says it."""
     return (
-        _matches(event.data.monitor, config.monitors)
-        and _matches(event.data.dataset, config.datasets)
-        and (_matches(type_word(event.envelope.type), config.types) or bool(_ended_types(config, event)))
+        matches(event.data.monitor, config.monitors)
+        and matches(event.data.dataset, config.datasets)
+        and matches(type_word(event.type), config.types)
+        and (config.alertmanager is None or event.type not in STANDING)
     )
 
 
-def _matches(text: str, patterns: Sequence[str]) -> bool:
+def matches(text: str, patterns: Sequence[str]) -> bool:
+    """Return whether a text matches any pattern with * and ?."""
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def _ended_types(config: DestinationConfig, event: AlertRecord) -> list[str]:
-    """Return the types whose alerts end with an event: those that a monitor's next run makes obsolete."""
-    if config.alertmanager is None or event.envelope.type != EventType.RUN_STARTED:
-        return []
-    types = (EventType.EXHAUSTED, EventType.LIMITED, EventType.RUN_HALTED)
-    return [kind for kind in types if _matches(type_word(kind), config.types)]
-
-
-def request_of(destination: Destination, event: AlertRecord, now: datetime) -> Request:
-    """Return the request that delivers an event to a destination at ``now``, in UTC."""
-    config, kind = destination.config, event.envelope.type
+def request_of(destination: Destination, event: AnyEvent, body: bytes, now: datetime) -> Request:
+    """Return the request that delivers an event, ``body`` on the topic, to a destination at ``now``, in UTC."""
+    config = destination.config
     if config.alertmanager is None:
-        identity = message_id(event.envelope.source, event.envelope.id)
+        identity = message_id(event.source, event.id)
         headers = {"Content-Type": CONTENT_TYPE, "webhook-id": identity}
         headers["webhook-timestamp"] = str(int(now.timestamp()))
         if destination.keys:
-            headers["webhook-signature"] = signatures(destination.keys, identity, now, event.body)
-        return Request(headers, event.body)
-    alerts = [_alert(config.alertmanager, event, ended, now) for ended in _ended_types(config, event)]
-    if not alerts or _matches(type_word(kind), config.types):
-        # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
-        ends = now + timedelta(milliseconds=config.alertmanager.resolve_after)
-        alerts.append(_alert(config.alertmanager, event, kind, ends) | {"annotations": _annotations(event)})
-    return Request({"Content-Type": "application/json"}, msgspec.json.encode(alerts))
+            headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
+        return Request(headers, body)
+    is_alert = isinstance(event.data, Alert)
+    subject = {
+        "application": event.application,
+        "dataset": event.data.dataset,
+        "monitor": event.data.monitor,
+        "series": event.data.series if isinstance(event.data, Alert) else None,
+        "type": None if is_alert else type_word(event.type),
+    }
+    name, severity = ("AboveThreshold", "page") if is_alert else ("ReleasedEvent", "ticket")
+    # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
+    ends_ms = int(now.timestamp() * 1000) + config.alertmanager.resolve_after
+    alert = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
+    return Request(
+        {"Content-Type": "application/json"},
+        msgspec.json.encode([alert | {"annotations": _annotations(event)}]),
+    )
+
+
+def alert_of(
+    destination: Destination,
+    name: str,
+    severity: str,
+    subject: Mapping[str, str | None],
+    began_ms: int,
+    ends_ms: int,
+) -> dict[str, Any]:
+    """Return an alert for Alertmanager without annotations; labels of a subject without a text are left out."""
+    settings = destination.config.alertmanager
+    labels = {"alertname": name, "severity": severity, **(settings.labels if settings else {})}
+    # Alertmanager refuses an alert that ends before it starts, which could happen when clocks differ.
+    moments = {"startsAt": began_ms, "endsAt": max(ends_ms, began_ms + 1)}
+    times = {
+        key: datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+        for key, ms in moments.items()
+    }
+    return {"labels": labels | {label: text for label, text in subject.items() if text}, **times}
 
 
 def message_id(source: str, event_id: str) -> str:
@@ -134,28 +112,10 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
     return " ".join(standardwebhooks.Webhook(key).sign(identity, now, body.decode()) for key in keys)
 
 
-def _alert(settings: AlertmanagerConfig, event: AlertRecord, kind: str, ends: datetime) -> dict[str, Any]:
-    name, severity = _NAMES.get(kind, ("ReleasedEvent", "ticket"))
-    subject = {
-        "application": event.envelope.source.removeprefix(_SOURCE),
-        "dataset": event.data.dataset,
-        "monitor": event.data.monitor,
-        "series": event.data.series if isinstance(event.data, Alert) else None,
-        "type": None if kind in _NAMES else type_word(kind),
-    }
-    labels = {"alertname": name, "severity": severity, **settings.labels}
-    return {
-        "labels": labels | {label: text for label, text in subject.items() if text},
-        "startsAt": event.time.isoformat(timespec="milliseconds"),
-        # Alertmanager refuses an alert that ends before it starts, which could happen when clocks differ.
-        "endsAt": max(ends, event.time + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"),
-    }
-
-
-def _annotations(event: AlertRecord) -> dict[str, str]:
-    """Return the released fields as texts, without those that are None or empty."""
-    data, envelope = event.data, event.envelope
-    notes: dict[str, Any] = {"event_id": envelope.id, "event_time": envelope.time, "run": data.run}
+def _annotations(event: AnyEvent) -> dict[str, str]:
+    """Return the released fields as texts for people, without those that are None or empty; see `escaped`."""
+    data, when = event.data, event.time.isoformat(timespec="milliseconds")
+    notes: dict[str, Any] = {"event_id": event.id, "event_time": when, "run": data.run}
     if isinstance(data, Alert):
         bound = "no bound is certified"
         if data.bound is not None:
@@ -169,19 +129,14 @@ def _annotations(event: AlertRecord) -> dict[str, str]:
         notes |= {name: getattr(data, name) for name in names}
     else:
         subject = " on ".join(text for text in (data.monitor, data.dataset) if text)
-        summaries: dict[str, str] = {
-            EventType.EXHAUSTED: f"{subject} cannot pay for another run: its queries are skipped",
-            EventType.LIMITED: f"{subject} has begun as many runs as max_runs allows: its queries are skipped",
-            EventType.RUN_HALTED: f"{subject} has used all tops of run {data.run}",
-        }
-        other = f"{type_word(envelope.type)} {subject}".strip()
-        notes |= {"summary": summaries.get(envelope.type, other), "reason": data.reason}
+        other = f"{type_word(event.type)} {subject}".strip()
+        notes |= {"summary": other, "reason": data.reason}
         notes |= {f"detail_{name}": value for name, value in data.detail.items()}
     if (account := data.account) is not None:
         notes["budget"] = f"{account.spent:.12g} of {account.limit:.12g} {account.measure} spent"
         notes["charge"] = f"{account.charge:.12g} {account.measure}"
     return {
-        name: f"{value:.12g}" if isinstance(value, float) else str(value)
+        name: f"{value:.12g}" if isinstance(value, float) else escaped(str(value))
         for name, value in notes.items()
         if value is not None and value != ""
     }

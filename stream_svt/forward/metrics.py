@@ -9,7 +9,7 @@ from typing import TypeAlias
 from prometheus_client import generate_latest
 
 import stream_svt
-from stream_svt.service.metrics import Registry, lines_of, registered
+from stream_svt.worker.metrics import Registry, lines_of, registered
 
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
@@ -34,6 +34,7 @@ METRICS = (
     _gauge("waiting_events", "destination", "Events read and not delivered."),
     _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of these events, 0 if there is none."),
     _gauge("stopped", "destination", "1 if the destination has stopped and needs an operator, else 0."),
+    _gauge("standing_alerts", "destination", "Monitors that skip queries, as posted last to Alertmanager."),
     _gauge("partitions", "destination", "Partitions that this process reads for the destination."),
     _gauge(
         "last_poll_timestamp_seconds",

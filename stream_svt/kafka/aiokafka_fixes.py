@@ -1,13 +1,14 @@
 """Every change to aiokafka and every use of its internals, each with its reason.
 
-Connections are changed for the clients of this package only, which `Ours` marks: a program that hosts a worker or a
-subscription keeps its own as they are. `pyproject.toml` pins the version whose internals these are.
+Connections are changed for the clients of this package only, which `ClientMarker` marks: a program that hosts a
+worker or a subscription keeps its own as they are. `pyproject.toml` pins the version whose internals these are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import time
 from collections import deque
 from collections.abc import Collection
@@ -18,14 +19,19 @@ import aiokafka.conn
 import aiokafka.consumer.fetcher
 from aiokafka import TopicPartition
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.errors import KafkaError, SaslAuthenticationFailed, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from stream_svt.errors import MisuseError
 from stream_svt.kafka.batches import Batches, take_whole
-from stream_svt.kafka.frames import Frames
+from stream_svt.kafka.frames import ResponseProtocol
 
 Consumer: TypeAlias = Any  # aiokafka has no types
 
@@ -57,7 +63,7 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
     setattr(module, name, ours)
 
 
-class Ours(str):
+class ClientMarker(str):
     """A security protocol that marks a client of this package: aiokafka hands it on to each of its connections."""
 
     __slots__ = ()
@@ -88,13 +94,15 @@ def _record(error: Exception) -> None:
 
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
     """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
-    if not isinstance(options.get("security_protocol"), Ours):
+    if not isinstance(options.get("security_protocol"), ClientMarker):
         return await aiokafka.conn.create_conn(host, port, **options)
     if (pause := _refused_at.get((host, port), 0.0) + _PAUSE - time.monotonic()) > 0:
         await asyncio.sleep(pause)
     try:
         connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
+        if isinstance(error, socket.gaierror):  # its text names no host
+            error.strerror = f"{error.strerror}: {host}"
         _refused_at[host, port] = time.monotonic()
         if not isinstance(error, TimeoutError):
             _record(error)
@@ -151,7 +159,7 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
     _takes_requests = True
 
     def _create_reader_task(self) -> Any:  # noqa: ANN401
-        self._writer.transport.set_protocol(Frames(self, self._protocol))
+        self._writer.transport.set_protocol(ResponseProtocol(self, self._protocol))
         return super()._create_reader_task()  # which hears of the end of the connection only
 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401
@@ -241,29 +249,38 @@ class _Hidden(bytes):
 # Reading: `getmany` waits and takes records in one call; shards wait first, and take when it is their turn.
 
 
-def is_buffered(consumer: Consumer, *partitions: TopicPartition) -> bool:
-    """Tell whether the consumer holds records or an error of these partitions, which `getmany` would return."""
-    return not consumer._fetcher._records.keys().isdisjoint(partitions)  # noqa: SLF001
+def buffered(consumer: Consumer, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions of which the consumer holds records or an error for `getmany`, the first fetched first."""
+    return [partition for partition in consumer._fetcher._records if partition in partitions]  # noqa: SLF001
 
 
-async def take(
-    consumer: Consumer, whole: Collection[TopicPartition], *partitions: TopicPartition, most: int
-) -> dict[TopicPartition, list[Any]]:
-    """Return what `getmany` does, where of those in ``whole`` each batch is one record."""
-    for partition in whole:
-        fetched = getattr(consumer._fetcher._records.get(partition), "_partition_records", None)  # noqa: SLF001
-        if isinstance(getattr(fetched, "_records", None), Batches):
-            take_whole(fetched)
-    taken: dict[TopicPartition, list[Any]] = await consumer.getmany(*partitions, max_records=most)
-    return taken
+async def take(consumer: Consumer, partition: TopicPartition, *, whole: bool, most: int) -> list[Any]:
+    """Return what `getmany` does of one partition, or nothing; each batch is one record if ``whole``.
+
+    Only what is buffered on entry is taken: a fetch that arrives later is not marked as whole. Raises
+    CorruptRecordException; what was fetched is dropped then, and fetched again.
+    """
+    fetcher = consumer._fetcher  # noqa: SLF001
+    if (found := fetcher._records.get(partition)) is None:  # noqa: SLF001
+        return []
+    fetched = getattr(found, "_partition_records", None)
+    if whole and isinstance(getattr(fetched, "_records", None), Batches):
+        take_whole(fetched)
+    try:
+        taken: dict[TopicPartition, list[Any]] = await consumer.getmany(partition, max_records=most)
+    except CorruptRecordException:
+        if fetcher._records.pop(partition, None) is not None:  # noqa: SLF001
+            fetcher._notify(fetcher._wait_consume_future)  # noqa: SLF001
+        raise
+    return taken.get(partition, [])
 
 
 async def wait_for_records(
-    consumer: Consumer, *partitions: TopicPartition, seconds: float, until: asyncio.Future[None]
+    consumer: Consumer, partitions: Collection[TopicPartition], seconds: float, until: asyncio.Future[None]
 ) -> None:
-    """Wait until `is_buffered`, at most ``seconds`` or until something else is done; take nothing."""
+    """Wait until some are `buffered`, at most ``seconds`` or until something else is done; take nothing."""
     end = time.monotonic() + seconds
-    while not (is_buffered(consumer, *partitions) or until.done()) and (left := end - time.monotonic()) > 0:
+    while not (buffered(consumer, partitions) or until.done()) and (left := end - time.monotonic()) > 0:
         waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
         try:
             await asyncio.wait([waiter, until], timeout=left, return_when=asyncio.FIRST_COMPLETED)

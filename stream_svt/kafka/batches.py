@@ -116,10 +116,13 @@ class _Batch:
             for record in self._batch:
                 done += 1
                 yield record
-        except (UnicodeDecodeError, CorruptRecordException) as error:
+        except Exception as error:  # of any kind: decompressing raises what the codecs do
             # Without its compiled extensions aiokafka reports a malformed name as a corrupt record.
             if not isinstance(error.__cause__ or error, UnicodeDecodeError):
-                raise
+                if isinstance(error, CorruptRecordException):
+                    raise
+                message = f"the batch at offset {self.base_offset} cannot be decompressed: {error}"
+                raise CorruptRecordException(message) from error
         else:
             return
         try:
@@ -193,11 +196,13 @@ def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN40
                 raise CorruptRecordException(f"the batch at offset {batch.base_offset} is not snappy")
             size += cramjam.snappy.decompress_raw_len(content[at + 4 : at + 4 + block])
             at += 4 + block
-    except cramjam.DecompressionError as error:
+        if size <= LARGEST:
+            return bytes(codec.snappy_decode(content.tobytes()))
+    except CorruptRecordException:
+        raise
+    except Exception as error:  # of any kind: decompressing raises what the codecs do
         raise Irregular from error
-    if size > LARGEST:
-        raise _too_large(batch)
-    return bytes(codec.snappy_decode(content.tobytes()))
+    raise _too_large(batch)
 
 
 def _malformed(offset: int) -> CorruptRecordException:

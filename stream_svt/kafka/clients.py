@@ -28,6 +28,7 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka.tokens import TokenRefused, Tokens, TokenUnavailable
+from stream_svt.kafka.topic_ids import topic_ids
 from stream_svt.kafka.transactions import TransactionalProducer
 from stream_svt.settings.sections import KafkaConfig
 
@@ -43,8 +44,15 @@ COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
 """Seconds in which a broker reports that a partition may not be read."""
 REBALANCE_TIMEOUT = 20.0
-FIRST_LOOKBACK = 256
-"""Offsets before the end of a partition where the search for its newest record begins."""
+FIRST_LOOKBACK = 2
+"""Offsets before the end of a partition where the search for its newest record begins: that record and its commit
+marker. A fetch of many more takes megabytes several times over, and the process keeps that memory."""
+
+QUERY_FETCH, LOG_FETCH = 4 << 20, 1 << 20
+"""Bytes of a partition that one fetch may return, of query topics and of others. A client holds them three times at
+once, and the process keeps that memory."""
+MAX_OBJECTS = 2_000
+"""Records that are read at once: each is an object, and tombstones of a day add up to hundreds of thousands."""
 
 on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
 """Called after every completed broker call of a task; a watchdog sets it to see progress."""
@@ -96,6 +104,10 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
         BrokerError,
         "a record is too large for the broker; set max.message.bytes of the topic to 1048588 (the default) or more",
     ),
+    errors.InconsistentGroupProtocolError: (
+        BrokerUnavailable,
+        "group {group!r} is of another program, such as the workers of an application; choose another group",
+    ),
     errors.InvalidSessionTimeoutError: (
         BrokerError,
         "kafka.session_timeout is outside the brokers' group.min.session.timeout.ms to group.max.session.timeout.ms",
@@ -129,8 +141,8 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     (errors.KafkaConnectionError, OSError): (
         BrokerUnavailable,
         (
-            "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and the broker, "
-            "and kafka.certificate_file if it asks for a certificate"
+            "no broker can be reached ({text}): start the broker, or correct kafka.bootstrap_servers; if it runs, "
+            "check kafka.security_protocol, and kafka.certificate_file if it asks for a certificate"
         ),
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
@@ -231,7 +243,7 @@ class Cluster:
     config: KafkaConfig = field(default_factory=KafkaConfig)
 
     def __post_init__(self) -> None:
-        protocol = aiokafka_fixes.Ours(self.arguments.get("security_protocol", "PLAINTEXT"))
+        protocol = aiokafka_fixes.ClientMarker(self.arguments.get("security_protocol", "PLAINTEXT"))
         object.__setattr__(self, "arguments", {**self.arguments, "security_protocol": protocol})
 
     @classmethod
@@ -262,7 +274,6 @@ class Cluster:
             client_id=self.config.client_id + name,
             isolation_level=isolation,
             enable_auto_commit=False,
-            max_partition_fetch_bytes=4 << 20,
             **options,
         )
 
@@ -288,7 +299,12 @@ class Cluster:
         )
 
     def reader(
-        self, isolation: str = "read_committed", *, reset: str = "earliest", fetch_wait_ms: int = 100
+        self,
+        isolation: str = "read_committed",
+        *,
+        reset: str = "earliest",
+        fetch_wait_ms: int = 100,
+        fetch_bytes: int = LOG_FETCH,
     ) -> AIOKafkaConsumer:
         """Return a consumer without a group; ``reset`` is its policy for deleted offsets.
 
@@ -300,6 +316,7 @@ class Cluster:
             group_id=None,
             auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
+            max_partition_fetch_bytes=fetch_bytes,
             consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
             request_timeout_ms=self.config.request_timeout,
         )
@@ -395,6 +412,12 @@ async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
         return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
 
+async def read_topic_ids(cluster: Cluster, topics: Sequence[str], doing: str) -> dict[str, str]:
+    """Return the id of each topic that exists and that this user may see; a topic created again has another one."""
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        return await topic_ids(aiokafka_fixes.connections(admin), topics)
+
+
 Spans: TypeAlias = dict[TopicPartition, tuple[int, int]]
 
 
@@ -414,25 +437,34 @@ def seek_all(reader: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
         reader.seek(partition, start)
 
 
-async def spans(cluster: Cluster, partitions: Sequence[TopicPartition], doing: str) -> Spans:
+async def spans(
+    cluster: Cluster, partitions: Sequence[TopicPartition], doing: str, isolation: str = "read_committed"
+) -> Spans:
     """Return first and end offset of partitions, read on a new connection where no fetch is waiting."""
-    async with started(cluster.reader(), doing) as reader:
+    async with started(cluster.reader(isolation), doing) as reader:
         return await edges(reader, partitions, doing)
 
 
 async def read_partition(
-    consumer: AIOKafkaConsumer, topic: str, partition: int, start: int | None, doing: str
-) -> AsyncIterator[Sequence[Any]]:
+    consumer: AIOKafkaConsumer, tp: TopicPartition, start: int | None, doing: str
+) -> AsyncIterator[Any]:
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
     Positions decide when the end is reached: markers and compacted records take offsets too. If the broker is gone or
     the partition was truncated, the consumer returns no records, and the deadline ends the call.
     """
-    tp = TopicPartition(topic, partition)
-    consumer.assign([tp])
     first, end = (await edges(consumer, [tp], doing))[tp]
-    position = first if start is None else max(first, start)
-    consumer.seek(tp, position)
+    async for records in _read_span(consumer, tp, first if start is None else max(first, start), end, doing):
+        for record in records:
+            yield record
+
+
+async def _read_span(
+    consumer: AIOKafkaConsumer, tp: TopicPartition, position: int, end: int, doing: str
+) -> AsyncIterator[Sequence[Any]]:
+    """Yield the records of a partition from one offset to another."""
+    # At once: a partition that is assigned without a position is fetched from its beginning.
+    seek_all(consumer, {tp: position})
     if position >= end:
         # Fetch from an empty partition too: otherwise a missing right to READ would show only at a later takeover.
         until = time.monotonic() + EMPTY_FETCH
@@ -440,13 +472,24 @@ async def read_partition(
             while consumer.highwater(tp) is None and time.monotonic() < until:
                 await consumer.getmany(tp, timeout_ms=10)
     while position < end:
-        async with deadline(CALL_DEADLINE, f"{doing}: offset {position} of {end} of partition {partition}"):
+        async with deadline(
+            CALL_DEADLINE, f"{doing}: offset {position} of {end} of partition {tp.partition}"
+        ):
             batch: dict[TopicPartition, Sequence[Any]] = {}
             while (advanced := await consumer.position(tp)) <= position:
-                batch = await consumer.getmany(tp, timeout_ms=200, max_records=20_000)
+                batch = await consumer.getmany(tp, timeout_ms=200, max_records=MAX_OBJECTS)
         position = advanced
         if batch.get(tp):
             yield batch[tp]
+
+
+async def poll(
+    reader: AIOKafkaConsumer, seconds: float, doing: str, max_records: int | None = None
+) -> list[Any]:
+    """Return the next records of a reader's partitions, empty if none comes within some seconds."""
+    async with deadline(seconds + CALL_DEADLINE, doing):
+        batches = await reader.getmany(timeout_ms=int(1000 * seconds), max_records=max_records)
+    return [*chain.from_iterable(batches.values())]
 
 
 async def newest(
@@ -463,10 +506,19 @@ async def newest(
     lookback = FIRST_LOOKBACK
     while first < end:
         start, found = max(first, end - lookback), None
-        async for records in read_partition(consumer, tp.topic, tp.partition, start, doing):
+        async for records in _read_span(consumer, tp, start, end, doing):
             for record in records:
                 found = parse(record) or found
         if found is not None or start == first:
             return found
-        lookback *= 16
+        lookback = 16 * max(lookback, 16)
     return None
+
+
+async def try_fetch(cluster: Cluster, topic: str, doing: str) -> None:
+    """Fetch from a topic's first partition: only a fetch shows whether READ is granted."""
+    partition = TopicPartition(topic, 0)
+    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        reader.assign([partition])
+        await reader.seek_to_beginning()
+        await reader.getmany(partition, timeout_ms=300, max_records=1)

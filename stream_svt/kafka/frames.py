@@ -22,7 +22,7 @@ SCRATCH: Final = 1 << 14
 _SIZE: Final = Struct(">i")
 
 
-class Frames(asyncio.BufferedProtocol):
+class ResponseProtocol(asyncio.BufferedProtocol):
     """Hands each response to a connection of aiokafka; takes the place of its ``protocol``, which hears the rest."""
 
     def __init__(self, connection: Any, protocol: Any) -> None:  # noqa: ANN401  aiokafka has no types

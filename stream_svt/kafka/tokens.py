@@ -27,6 +27,7 @@ from urllib.parse import quote_plus
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
+from stream_svt import plain_text
 from stream_svt.settings.document import quote
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class CommandTokens:
                 return "", 0
             code = await process.wait()
             has_ended = True
-            return printed.decode(errors="replace").strip(), code
+            return _text(printed), code
         finally:
             if not has_ended:
                 # With the programs that it started: they would keep its output open.
@@ -174,12 +175,12 @@ class ClientCredentials:
 
     async def _login(self) -> str:
         try:
-            text = await asyncio.to_thread(self.secret_file.read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
+            text = plain_text.decoded(await asyncio.to_thread(self.secret_file.read_bytes))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             message = f"cannot read kafka.oauth_client_secret_file {quote(str(self.secret_file))}: {reason}"
             raise TokenUnavailable(message) from None
-        pair = quote_plus(self.client_id), quote_plus(next(iter(text.splitlines()), ""))
+        pair = quote_plus(self.client_id), quote_plus(plain_text.first_line(text))
         return base64.b64encode(":".join(pair).encode()).decode()
 
 
@@ -301,6 +302,13 @@ def _seconds(value: object) -> float | None:
         if isinstance(value, str | int | float) and math.isfinite(number := float(value)):
             return number
     return None
+
+
+def _text(printed: bytes) -> str:
+    """Return the text that a program printed, "" for another encoding than UTF-8."""
+    with contextlib.suppress(ValueError):
+        return plain_text.decoded(printed).strip()
+    return ""
 
 
 def _object(text: str) -> dict[str, Any]:

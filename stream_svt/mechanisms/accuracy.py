@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.baselines.sparse import Sparse
 from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import (
     MONITORED,
@@ -31,7 +32,6 @@ from stream_svt.mechanisms.noise import (
     tails,
 )
 from stream_svt.mechanisms.numbers import Number, integer_of, listed, number_of, shown
-from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
 _SHARES = 64

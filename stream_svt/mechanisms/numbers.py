@@ -2,7 +2,8 @@
 
 One rule holds everywhere. An integer, a Fraction, a Decimal and a text such as "0.25" or "1/3" are what they denote. A
 float is the shortest decimal that denotes it: 0.1 means one tenth, as its author wrote, and not the binary fraction
-0.1000000000000000055511151231257827. NaN and infinity are refused.
+0.1000000000000000055511151231257827. NaN and infinity are refused. A value that was computed in floats need not be a
+multiple of the granularity: `stream_svt.mechanisms.grid.GUARD` takes it to its step.
 
 One unit is 10^-9 of epsilon. A given loss is rounded down to units, and noise follows from the rounded loss, so that
 noise and charge agree. Names of amounts in units end in ``units``; an epsilon above `LARGEST_EPSILON` is refused, which
@@ -17,18 +18,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.grid import VALUE_LIMIT, Integers
+from stream_svt.mechanisms.grid import GUARD, VALUE_LIMIT, Integers
 
 Number: TypeAlias = int | float | str | Decimal | Fraction
 """What denotes an exact number, see the module; integers and floats of numpy, too."""
-Numbers: TypeAlias = Sequence[Number] | np.ndarray[Any, Any]
-"""A list or a one-dimensional array of them."""
+
+
+class SupportsArray(Protocol):
+    """An array of numpy, or what numpy makes one of: a column of pandas or polars."""
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401  as numpy calls it
+        """Return the entries as an array."""
+
+
+Numbers: TypeAlias = Sequence[Number] | SupportsArray
+"""A list, a one-dimensional array, or a column of numbers."""
 
 UNITS_PER_EPSILON = 10**9
 """Units in an epsilon of 1."""
@@ -38,7 +48,10 @@ LARGEST_EPSILON = 10_000
 _FORMS = "(int, float, Decimal, Fraction or a text such as '1/3')"
 # Exponents are short, since Fraction builds a number with as many digits as the exponent.
 _NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,2})?", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
+_FAR = 10_000
+"""Powers of ten beyond any grid: larger ones would make numbers of as many digits."""
 
 
 def exact(number: Number) -> Fraction:
@@ -134,41 +147,55 @@ def shown(given: object) -> str:
     return f"a {type(given).__name__}"
 
 
+@np.errstate(all="ignore")  # numpy's warnings would tell of a value
 def grid_steps(given: object, granularity: Fraction, name: str, *, up: bool = False) -> Integers:
-    """Return numbers in steps of the grid, rounded down or `up`, exactly: int64, shape (numbers,).
+    """Return numbers in steps of the grid, as `grid_floor` does, or `grid_ceil` if `up`: int64, shape (numbers,).
 
-    `given` is a list, or a one-dimensional array, of numbers. `MisuseError` names the argument if it is neither, or
-    if an entry is not a finite number or lies beyond 2^47 steps; it tells no entry, since entries are secret.
+    `given` is a list, or a one-dimensional array, of numbers. Those beyond 2^47 steps count as the last step on their
+    side, and are refused if `up`. `MisuseError` names the argument if it is neither, or if an entry is not a finite
+    number; it tells no entry, since entries are secret.
     """
     numbers = listed(given, name)
-    sign, over, under = -1 if up else 1, granularity.denominator, granularity.numerator
+    sign, over, under = -1 if up else 1, GUARD * granularity.denominator, granularity.numerator
     try:
         ratios = map(_ratio, numbers)
         steps = [
-            sign * (sign * numerator * over // (denominator * under)) for numerator, denominator in ratios
+            sign * ((sign * numerator * over + denominator * under) // (GUARD * denominator * under))
+            for numerator, denominator in ratios
         ]
     except (TypeError, ValueError, OverflowError):
         raise MisuseError(
             f"{name} must be finite numbers {_FORMS}, and one of them is not: replace what is missing (NaN, None) "
             "by a number that does not depend on other entries, such as the least possible one"
         ) from None
+    most = VALUE_LIMIT - 1
     require(
-        all(-VALUE_LIMIT < step < VALUE_LIMIT for step in steps),
-        f"{name} must lie within 2^47 steps of the grid, and one of them does not: use a coarser granularity, or clamp "
-        "them to public bounds",
+        not up or all(-most <= step <= most for step in steps),
+        f"{name} must lie within 2^47 steps of the grid, and one of them does not: use a coarser granularity",
     )
-    return np.array(steps, dtype=np.int64)
+    return np.array([min(max(step, -most), most) for step in steps], dtype=np.int64)
 
 
 def _ratio(number: Number) -> tuple[int, int]:
-    """Return the numerator and denominator of `exact`, in a fraction of its time for integers and floats."""
+    """Return the numerator and denominator of one entry of `grid_steps`, whose digits and exponent have no limit.
+
+    A float of fewer than 64 bits is the double that equals it, as in a column or a JSON message.
+    """
     if type(number) is int:
         return number, 1
     if isinstance(number, float | np.floating):
-        return Decimal(str(number)).as_integer_ratio()
-    return exact(number).as_integer_ratio()
+        is_narrow = getattr(number, "nbytes", 8) < 8
+        number = Decimal(str(float(number) if is_narrow else number))
+    elif isinstance(number, str) and _DECIMAL.fullmatch(number.strip()):
+        number = Decimal(number.strip())
+    if not isinstance(number, Decimal):
+        return exact(number).as_integer_ratio()
+    if number.is_finite() and abs(size := number.adjusted()) > _FAR:
+        number = Decimal((number.is_signed(), (bool(number),), _FAR if size > 0 else -_FAR))
+    return number.as_integer_ratio()
 
 
+@np.errstate(all="ignore")
 def listed(given: object, name: str) -> Sequence[Any]:
     """Return a list or one-dimensional array as a sequence, whole numbers as int; otherwise `MisuseError` names it."""
     if hasattr(given, "__array__"):

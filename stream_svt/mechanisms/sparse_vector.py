@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Required, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -334,7 +334,7 @@ def sparse_vector(*, split: Number | None = None, **options: Unpack[RunOptions])
 
     `split` is epsilon of all queries / epsilon of the threshold; None for the default of the correction.
     """
-    return _Run(**options, split=split).build((1,))
+    return _RunOptions.of(options, split=split).build((1,))
 
 
 def above_threshold(
@@ -352,7 +352,7 @@ def above_threshold(
     no correction, Laplace noise and answers that are not monotonic.
     """
     rule = correction or Uncorrected()
-    return _Run(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options).build((1,))
+    return _RunOptions.of(options, epsilon=epsilon, cutoff=1, correction=rule, split=split).build((1,))
 
 
 def adaptive(
@@ -369,7 +369,7 @@ def adaptive(
             the paper, but nothing for `Exposure` and `Annealed`, which set each branch's bar by its own noise and
             account for the number of branches.
     """
-    run = _Run(**options, split=None)
+    run = _RunOptions.of(options, split=None)
     share = None if theta is None else number_of(theta, "theta", above=0, below=1)
     if share is None and not isinstance(run.correction, Annealed):
         share = run.least_variance_theta()
@@ -403,11 +403,20 @@ def ladder(
         f"shares must be integers that fall strictly and end with 1, such as (8, 4, 2, 1); found {shown(shares)}",
     )
     scales = number_of(margin_scales, "margin_scales", least=0)
-    return _Run(**options, split=split).build(tuple(parts), scales=scales)
+    return _RunOptions.of(options, split=split).build(tuple(parts), scales=scales)
+
+
+_MEANINGS = {
+    "epsilon": "the charge of a whole run",
+    "cutoff": "the tops that a run pays for",
+    "monotonic": "whether neighbours move all answers in one direction, as for counts",
+    "correction": "the distance of the bar above the threshold, such as Uncorrected()",
+}
+"""Arguments without a default, and what each is."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class _RunOptions:
     """The options, checked before epsilon is divided; a split of None is the default of the correction."""
 
     epsilon: Epsilon = Epsilon()
@@ -418,6 +427,20 @@ class _Run:
     query_noise: Noise = Noise.EXPONENTIAL
     threshold_noise: Noise = Noise.EXPONENTIAL
     split: Number | None = None
+
+    @classmethod
+    def of(cls, options: AnswerOptions | RunOptions, **others: object) -> _RunOptions:
+        """Return options given as keyword arguments; `TypeError` names what is missing, or not an option."""
+        given: dict[str, Any] = {**options, **others}
+        required = [name for name in _MEANINGS if name not in given]
+        if required:
+            listed_names = ", ".join(f"{name} ({_MEANINGS[name]})" for name in required)
+            raise TypeError(f"missing keyword arguments: {listed_names}")
+        unknown = sorted((set(given) - {one.name for one in fields(cls)}) | (set(options) & set(others)))
+        if unknown:
+            known = ", ".join(one.name for one in fields(cls) if one.name not in others)
+            raise TypeError(f"no such keyword argument: {', '.join(unknown)}. There are {known}")
+        return cls(**given)
 
     def __post_init__(self) -> None:
         check_fields(self)

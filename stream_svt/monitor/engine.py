@@ -20,16 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from stream_svt.columns.query_batch import Grid, QueryBatch
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
-from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
-from stream_svt.monitor.batch import Grid, QueryBatch
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.runs import Plan, Status
-from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
+from stream_svt.monitor.state.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
+from stream_svt.monitor.state.runs import Plan, Status
+from stream_svt.monitor.state.shard_datasets import ShardDatasets
+from stream_svt.monitor.state.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import MonitorPosition
 from stream_svt.settings.datasets import period_at
 from stream_svt.settings.monitors import Declared, MonitorSpec
 
@@ -65,6 +66,8 @@ class Engine:
         declared: Most cautious declaration ever made about a query topic, by topic.
         undeclared: Stored accounts of datasets that are no longer declared.
         retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
+        topic_ids: Ids of topics that positions are of, where they are known.
+        carried_mutes: Number of lines with muted series of an earlier application that were taken over.
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class Engine:
         self.undeclared: list[DatasetAccount] = []
         self.retired: dict[str, bytes] = {}
         self.watermarks = dict(spec.carried.watermarks)
+        self.topic_ids: dict[str, str] = {}
+        self.carried_mutes = 0
         self._sampler = Sampler(words or KeyedWords(key))
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
@@ -103,6 +108,7 @@ class Engine:
         """Announce that the shard's state begins: the first event of its partition.
 
         Partitions and partitioner determine each dataset's shard, the cluster's id tells a mirror from the original.
+        On the cluster of an earlier application, monitors go on where those of the same name stopped.
         """
         detail: dict[str, Any] = {"partitions": partitions, "partitioner": partitioner, "cluster": cluster}
         if before := self.spec.carried.application:
@@ -110,6 +116,21 @@ class Engine:
         self.accounts.announce(EventType.STATE_BEGUN, None, "first-start", **detail)
         for topic, declared in self.declared.items():
             self._declare(topic, declared)
+        if cluster == self.spec.carried.cluster:
+            self.topic_ids |= self.spec.carried.topic_ids
+            self._continue(self.spec.carried.positions.get(self.shard, {}))
+
+    def _continue(self, positions: Mapping[str, MonitorPosition]) -> None:
+        """Go on where an earlier application stopped; a new monitor goes on where the first one of its topic did."""
+        for name, runner in self.runners.items():
+            known = positions.get(name)
+            if known is not None and known.topic == runner.spec.topic:
+                runner.offset, runner.row, runner.started = known.offset, known.row, True
+                runner.clock_ms = known.clock_ms
+        for topic in self.topics():
+            offsets = [known.offset for known in positions.values() if known.topic == topic]
+            if offsets:
+                self.begin(topic, min(offsets))
 
     def adopt(self, version: tuple[int, str]) -> None:
         """Record and announce the version (number and digest) of the specification in use."""
@@ -185,6 +206,14 @@ class Engine:
         """Return the monitors that read a topic."""
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
+    def positions(self) -> dict[str, MonitorPosition]:
+        """Return where each monitor that has read its topic goes on."""
+        started = ((name, one.spec.topic, one) for name, one in self.runners.items() if one.started)
+        return {
+            name: MonitorPosition(topic, one.offset, one.row, one.clock_ms, self.topic_ids.get(topic, ""))
+            for name, topic, one in started
+        }
+
     def next_offset(self, topic: str) -> int | None:
         """Return the offset at which to continue reading ``topic``, None if it was never read."""
         return min((runner.offset for runner in self.runners_of(topic) if runner.started), default=None)
@@ -194,6 +223,16 @@ class Engine:
         for runner in self.runners_of(topic):
             if not runner.started:
                 runner.offset, runner.row, runner.started = offset, 0, True
+
+    def advance(self, topic: str, offset: int) -> bool:
+        """Continue at ``offset``, once all records before it were stepped: further on there was no record.
+
+        Return whether a monitor's position has changed: markers, aborted and compacted records take offsets, too.
+        """
+        behind = [runner for runner in self.runners_of(topic) if runner.started and runner.offset < offset]
+        for runner in behind:
+            runner.offset, runner.row = offset, 0
+        return bool(behind)
 
     def topics(self) -> list[str]:
         """Return the query topics of the monitors in use."""
@@ -278,13 +317,11 @@ class Engine:
             self.projection.count_queue(queue)
         views, totals = self.projection.take_views(), self.projection.take()
         commit = accounts.take_commit()
-        positions = {
-            name: (runner.offset, runner.row, runner.clock_ms)
-            for name, runner in self.runners.items()
-            if runner.started
-        }
+        positions = {name: (one.offset, one.row, one.clock_ms) for name, one in self.positions().items()}
         counters, carried = (accounts.sequence, accounts.shard_events), self.spec.carried.digest
-        progress = ProgressRecord(VERSION, *counters, positions, carried, self.configuration, self.watermarks)
+        progress = ProgressRecord(
+            VERSION, *counters, positions, carried, self.configuration, self.watermarks, self.carried_mutes
+        )
         commit.progress, commit.views, commit.totals = to_bytes(progress), views, totals
         self._taken += commit.opened
         return commit

@@ -8,48 +8,62 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from heapq import merge
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
 from stream_svt.mechanisms.numbers import exact
-from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.runs import Runs
-from stream_svt.monitor.shard_datasets import AT_ONCE
-from stream_svt.monitor.snapshot import State, from_bytes
-from stream_svt.privacy.loss import as_text, to_units
-from stream_svt.wording import counted
+from stream_svt.monitor.state.accounts import DatasetAccount
+from stream_svt.monitor.state.runs import Runs
+from stream_svt.monitor.state.shard_datasets import AT_ONCE
+from stream_svt.monitor.state.snapshot import State, from_bytes
+from stream_svt.privacy.loss import Kind, as_text, to_units
+from stream_svt.settings.document import quote
+from stream_svt.settings.fields import LAST_MS
+from stream_svt.wording import counted, listed
 
 REASONS_SHOWN = 3
-"""Number of refusals whose reasons the reply to a command to all datasets repeats."""
+"""Number of refusals whose reasons the reply to a command to many datasets repeats."""
 DATASETS_AT_ONCE = 200
-"""Datasets that `apply_to_all` takes between two yields: a few milliseconds of work."""
+"""Datasets that `apply_to_many` takes between two yields: a few milliseconds of work."""
+NAMES_SHOWN = 10
+"""Number of monitors that a reply names."""
 ID_LENGTH = 100
 """Maximum length of a command's id: the state holds the last one."""
+SERIES_LENGTH = 256
+"""Maximum length of a series, as in queries."""
 _Id = Annotated[str, msgspec.Meta(max_length=ID_LENGTH)]
+_Series = Annotated[str, msgspec.Meta(max_length=SERIES_LENGTH)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
 
 
 class Action(StrEnum):
     """The commands.
 
-    `accept-loss`, `close-application` and `withdraw` address a shard, all others one dataset or all of a shard.
+    `accept-loss`, `close-application` and `withdraw` address a shard, all others one, several or all of its datasets.
     """
 
     PAUSE = "pause"
     RESUME = "resume"
     CLOSE = "close"
     RESAMPLE = "resample"
+    MUTE = "mute"
+    UNMUTE = "unmute"
     RAISE_BUDGET = "raise-budget"
     ACCEPT_LOSS = "accept-loss"
     CLOSE_APPLICATION = "close-application"
     WITHDRAW = "withdraw"
 
 
-FOR_ALL = frozenset({Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.CLOSE_APPLICATION})
+TO_MONITORS = frozenset(
+    {Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.MUTE, Action.UNMUTE}
+)
+"""Commands that address monitors on datasets, and may name several. Each raise of a budget has its own answer."""
+FOR_ALL = TO_MONITORS | {Action.CLOSE_APPLICATION}
 """Commands that may address all datasets of a shard; `close-application` always does."""
 
 
@@ -58,11 +72,16 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         id: Chosen by the issuer; the reply on the alert topic repeats it.
-        dataset: The dataset addressed; empty for all datasets of the shard, and for a command to the shard
+        dataset: The dataset addressed; empty for several or all datasets of the shard, and for a command to the shard
             itself (`accept-loss`, `close-application`).
-        monitor: One monitor of the dataset; empty for all of them.
+        datasets: Several datasets, instead of ``dataset``: each counts once, in the order of names.
+        monitor: One monitor of the datasets; empty for all of them.
         limit: For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
         now: For `pause`: act before a replay has ended, and close the open run at its full price.
+        until: For `pause`: the timestamp of a query that ends it, in milliseconds since 1970; 0 if only `resume` does.
+            For `mute`: the end, unless ``until_word`` says it.
+        series: For `mute` and `unmute`: the series.
+        until_word: For `mute`: "period" or "run", as `muted_until` of alerts.
         topic, offset: For `accept-loss`: the query topic, and the offset that the shard needs and the topic has lost.
         successor: For `close-application`: the application that may use what is left of each budget.
         cluster, event, origin: For `close-application` of a shard whose state is given up: the cluster id, and number
@@ -76,9 +95,13 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     id: _Id
     action: Action
     dataset: str = ""
+    datasets: tuple[str, ...] = ()
     monitor: str = ""
     limit: str = ""
     now: bool = False
+    until: _Time = 0
+    series: _Series = ""
+    until_word: Literal["", "period", "run"] = ""
     topic: str = ""
     offset: _Number = 0
     successor: _Id = ""
@@ -91,9 +114,14 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     number: _Number = 0
 
     @property
-    def for_all(self) -> bool:
-        """Whether it addresses all datasets of the shard."""
-        return not self.dataset and self.action in FOR_ALL and not self.gives_up
+    def for_many(self) -> bool:
+        """Whether it addresses several datasets of the shard, or all of them."""
+        return bool(self.datasets) or (not self.dataset and self.action in FOR_ALL and not self.gives_up)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it names no dataset beside several, and no datasets for an action that takes none."""
+        return not self.datasets or (not self.dataset and self.action in TO_MONITORS)
 
     @property
     def gives_up(self) -> bool:
@@ -102,7 +130,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Progress of a command to all datasets of a shard, in the order of their names; ``after`` is the last one taken.
+    """Progress of a command to many datasets of a shard, in the order of their names; ``after`` is the last one taken.
 
     ``done`` and ``refused`` count the datasets on which it was carried out, and refused for ``reasons`` (the first).
     """
@@ -124,14 +152,17 @@ class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.command.action is Action.CLOSE_APPLICATION
 
 
-def reply(engine: Engine, command: Command, *, accepted: bool, message: str, expired: bool = False) -> None:
-    """Reply to a command on the alert topic, with the next commit."""
+def reply(
+    engine: Engine, command: Command, *, accepted: bool, message: str, expired: bool = False, **more: int
+) -> None:
+    """Reply to a command on the alert topic, with the next commit; ``more`` are further details."""
     accounts = engine.accounts
     detail: dict[str, Any] = {
         "command": command.id,
         "number": command.number,
         "action": command.action.value,
         "message": message,
+        **more,
     }
     number = engine.number.get(command.dataset)
     account = None if number is None else accounts.account(number)
@@ -141,8 +172,8 @@ def reply(engine: Engine, command: Command, *, accepted: bool, message: str, exp
 
 def apply(engine: Engine, command: Command) -> bool:
     """Carry out a command and reply to it in the next commit; return whether it was carried out."""
-    if command.for_all:
-        *_, last = CommandProgress(command), *apply_to_all(engine, CommandProgress(command))
+    if command.for_many:
+        *_, last = CommandProgress(command), *apply_to_many(engine, CommandProgress(command))
         return last.accepted
     try:
         message = _carry_out(engine, command)
@@ -168,17 +199,18 @@ def withdraw(engine: Engine, command: Command, waiting: Command | None, before: 
     if waiting is None:
         message = f"no command waits: {before}; nothing was changed"
     else:
-        target = f"dataset '{waiting.dataset}'" if waiting.dataset else f"shard {engine.shard}"
+        several = counted(len(waiting.datasets), "dataset") if waiting.datasets else f"shard {engine.shard}"
+        target = f"dataset '{waiting.dataset}'" if waiting.dataset else several
         message = f"{waiting.action.value} of {target} is withdrawn, and changed nothing"
     reply(engine, command, accepted=waiting is not None, message=message)
     return waiting is not None
 
 
-def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandProgress]:
+def apply_to_many(engine: Engine, progress: CommandProgress) -> Iterator[CommandProgress]:
     """Carry out a command on the remaining datasets, in the order of their names, and reply to it at the end.
 
     Yields the progress after each slice; if the next commit is full then, the caller commits before it resumes.
-    Datasets on which no addressed monitor runs are skipped.
+    Datasets on which no addressed monitor runs are skipped, unless the command names them: then it is refused there.
     """
     command = progress.command
     names = yield from _remaining_names(engine, progress)
@@ -193,20 +225,25 @@ def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandP
         message = f"shard {engine.shard} is closed with {counted(done, 'balance')}; it opens no more"
     elif done or progress.refused:
         why = f": {'; '.join(progress.reasons)}" if progress.reasons else ""
-        counts = f"carried out on {done} datasets, refused on {progress.refused}"
-        message = f"{command.action.value} {counts}{why}"
+        counts = f"carried out on {counted(done, 'dataset')}, refused on {progress.refused}"
+        message = _in_words(command, counts) + why
     else:
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
-    reply(engine, command, accepted=progress.accepted, message=message)
+    reply(engine, command, accepted=progress.accepted, message=message, done=done, refused=progress.refused)
     if progress.closes:
-        closed = EventType.APPLICATION_CLOSED
-        engine.accounts.announce(closed, None, "command", successor=command.successor, balances=done)
+        positions = msgspec.to_builtins(engine.positions())
+        detail: dict[str, Any] = {"successor": command.successor, "balances": done}
+        detail |= {"positions": positions, "watermarks": {**engine.watermarks}}
+        engine.accounts.announce(EventType.APPLICATION_CLOSED, None, "command", **detail)
 
 
 def _remaining_names(
     engine: Engine, progress: CommandProgress
 ) -> Generator[CommandProgress, None, Iterator[str]]:
     """Return the remaining datasets in order, sorted in slices; a close includes the retired ones."""
+    if progress.command.datasets:
+        named = sorted(set(progress.command.datasets))
+        return iter(named[bisect_right(named, progress.after) :])
     retired = engine.retired if progress.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, AT_ONCE)):
@@ -216,12 +253,14 @@ def _remaining_names(
 
 
 def _apply_to_one(engine: Engine, progress: CommandProgress) -> CommandProgress:
-    name = progress.after
+    name, command = progress.after, progress.command
     try:
         if progress.closes:
             done = _close_ledger(engine, name)
+        elif command.datasets:
+            done = bool(_carry_out(engine, msgspec.structs.replace(command, dataset=name, datasets=())))
         else:
-            done = bool(_operate(engine, engine.number[name], progress.command))
+            done = bool(_operate(engine, engine.number[name], command))
     except CommandRefused as refusal:
         reasons = (*progress.reasons, str(refusal))[:REASONS_SHOWN]
         return msgspec.structs.replace(progress, refused=progress.refused + 1, reasons=reasons)
@@ -240,12 +279,22 @@ def _carry_out(engine: Engine, command: Command) -> str:
         why = f"dataset '{command.dataset}' is not homed at shard {engine.shard}"
     elif command.action is Action.RAISE_BUDGET:
         return _raise_budget(engine, number, command)
+    elif command.action not in TO_MONITORS:
+        why = f"{command.action.value} is no command to monitors"
     elif names := ", ".join(runs.name for runs in _operate(engine, number, command)):
-        return f"{command.action.value} carried out for {names} on {command.dataset}"
+        return _in_words(command, f"carried out for {names} on {command.dataset}")
     else:
         named = f"monitor '{command.monitor}' does not run" if command.monitor else "no monitor runs"
         why = f"{named} on dataset '{command.dataset}'"
     raise CommandRefused(f"{why}; nothing was changed")
+
+
+def _in_words(command: Command, happened: str) -> str:
+    """Return what happened with a command, naming its series and until when its effect lasts."""
+    series = f" of series {quote(command.series)}" if command.series else ""
+    until = f" until {utc(command.until)}" if command.until else ""
+    until = f" until the {command.until_word} ends" if command.until_word else until
+    return f"{command.action.value}{series}{until} {happened}"
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
@@ -255,12 +304,20 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
         for name, runner in engine.runners.items()
         if runner.runs.covers[number] and command.monitor in ("", name)
     ]
+    if command.action in (Action.MUTE, Action.UNMUTE) and not command.series:
+        raise CommandRefused(f"{command.action.value} names no series; nothing was changed")
+    if command.action is Action.MUTE and not (command.until or command.until_word):
+        raise CommandRefused("mute names no end; nothing was changed")
     for runs in addressed:
         run_state = runs.run_state(number)
         if command.action is Action.RESUME and not run_state.paused:
             why = "is not paused"
-        elif command.action is Action.PAUSE and run_state.paused:
+        elif command.action is Action.PAUSE and run_state.paused and run_state.paused_until == command.until:
             why = "is already paused"
+        elif command.action is Action.UNMUTE and not runs.is_muted(
+            number, command.series, engine.runners[runs.name].clock_ms
+        ):
+            why = f"has not muted series {quote(command.series)}"
         elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
             why = "is exhausted: raise the budget first"
         else:
@@ -270,13 +327,17 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
     for runs in addressed:
         if command.action in (Action.PAUSE, Action.RESUME):
             paused = command.action is Action.PAUSE
-            runs.pause(number, paused=paused, full_price=paused and command.now)
+            until = command.until if paused else 0
+            runs.pause(number, paused=paused, full_price=paused and command.now, until_ms=until)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
-        elif command.action is Action.RESAMPLE:
-            runs.reopen(number)
+        elif command.action is Action.MUTE:
+            clock_ms = engine.runners[runs.name].clock_ms
+            runs.mute_on_command(number, command.series, command.until_word or command.until, clock_ms)
+        elif command.action is Action.UNMUTE:
+            runs.unmute(number, command.series)
         else:
-            raise CommandRefused(f"{command.action.value} is no command to monitors; nothing was changed")
+            runs.reopen(number)
     return addressed
 
 
@@ -288,11 +349,49 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
         engine.accounts.raise_limit(number, limit)
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
-    for name, run_state in engine.accounts.account(number).run_states.items():
-        if name in engine.runners:
-            engine.runners[name].runs.show(number, run_state)
-    new = as_text(limit, ledger.kind)
-    return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
+    covering = [runner.runs for runner in engine.runners.values() if runner.runs.covers[number]]
+    for runs in covering:
+        runs.allow_run(number)
+    raised = (
+        f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {as_text(limit, ledger.kind)}"
+    )
+    alike: dict[str, list[str]] = {}
+    for runs in covering:
+        alike.setdefault(_what_follows(runs, number), []).append(runs.name)
+    follows = [f"{listed(names, NAMES_SHOWN)} {text}" for text, names in alike.items()]
+    return "; ".join([raised, *follows])
+
+
+def _what_follows(runs: Runs, number: int) -> str:
+    """Return what a monitor does with its next query of a dataset, or all that keeps it from testing that."""
+    run_state, follows = runs.run_state(number), _without_pause(runs, number)
+    if not run_state.paused:
+        return follows
+    until = f" until {utc(run_state.paused_until)}" if run_state.paused_until else ""
+    return f"is paused{until} ('control resume' ends that), after which it {follows}"
+
+
+def _without_pause(runs: Runs, number: int) -> str:
+    account, run_state = runs.accounts.account(number), runs.run_state(number)
+    if run_state.state is State.RUNNING:
+        return "has a run open"
+    if run_state.stopped:
+        return "is stopped: 'control resample' begins a run"
+    mechanism, ledger = runs.plan.mechanism, account.ledger
+    if account.payable(runs.spec, mechanism) is not None:
+        return "begins a run with its next query"
+    if ledger.kind is Kind.ZCDP and ledger.run_open:
+        return "begins a run once that of another monitor has ended"
+    # Under zCDP a run is charged as a whole; only pure epsilon can pay for a shorter one.
+    is_pure, measure = ledger.kind is Kind.PURE, ledger.kind.measure
+    least = (
+        mechanism.threshold_units + mechanism.smallest_units if is_pure else runs.spec.run_price(ledger.kind)
+    )
+    price, left = (as_text(units, ledger.kind) for units in (least, ledger.available))
+    reserve = runs.spec.reserve_units(ledger.kind)
+    kept = f", of which it leaves {as_text(reserve, ledger.kind)} to others" if reserve else ""
+    which = "its shortest run" if is_pure else "a run"
+    return f"is exhausted: {which} costs {measure} {price}, and {measure} {left} is left{kept}"
 
 
 def _close_ledger(engine: Engine, name: str) -> bool:

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from stream_svt.monitor.accounts import Accounts, Amounts, DatasetAccount
-from stream_svt.monitor.batch import Mask
-from stream_svt.monitor.mutes import Mutes
-from stream_svt.monitor.queue_journal import Queue
+from stream_svt.columns.query_batch import Mask
 from stream_svt.monitor.released import DatasetView, MonitorTotals, MonitorView, OtherTotals, Totals
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.runs import Runs
-from stream_svt.monitor.shard_datasets import KINDS, SHOWN
-from stream_svt.monitor.snapshot import PAUSED, Figures, RunState, State
+from stream_svt.monitor.state.accounts import Accounts, Amounts, DatasetAccount
+from stream_svt.monitor.state.mutes import Mutes
+from stream_svt.monitor.state.queue_journal import Queue
+from stream_svt.monitor.state.runs import Runs
+from stream_svt.monitor.state.shard_datasets import KINDS, SHOWN
+from stream_svt.monitor.state.snapshot import PAUSED, STOPPED, Figures, RunState, State
 from stream_svt.privacy.loss import EPSILON_UNITS, Kind, to_float
 
-STATES = (*(state.value for state in State), PAUSED)
-"""States of a monitor on a dataset, as shown: a pause hides the state behind it."""
+STATES = (*(state.value for state in State), STOPPED, PAUSED)
+"""States of a monitor on a dataset, as shown."""
 _NO_RUN = RunState()
 
 
@@ -206,7 +206,8 @@ def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorVi
         runs.muted(number),
         runs.queued(number),
         runs.top_branch_only(run_state),
-        runs.limited_until(number, run_state),
+        runs.until(number, run_state),
+        run_state.blind_ms,
     )
 
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from stream_svt.monitor.snapshot import RunState, State
+from stream_svt.monitor.state.snapshot import PAUSED, RunState, State
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+SOURCE = "/stream-svt/"
+"""Source of an event, before the application's name."""
 LARGEST_SEQUENCE = 2**63 - 1
 PERIOD_OVER = "period-over"
 """Reason of a run or dataset that ends with its period and lateness."""
@@ -39,6 +41,8 @@ class EventType(StrEnum):
     LIMITED = "io.stream-svt.monitor.limited.v1"
     PAUSED = "io.stream-svt.monitor.paused.v1"
     RESUMED = "io.stream-svt.monitor.resumed.v1"
+    MUTED = "io.stream-svt.series.muted.v1"
+    UNMUTED = "io.stream-svt.series.unmuted.v1"
     SPEC_CHANGED = "io.stream-svt.spec.changed.v1"
     LOSS_ACCEPTED = "io.stream-svt.loss.accepted.v1"
     COMMAND_REPLY = "io.stream-svt.command.reply.v1"
@@ -48,6 +52,7 @@ class EventType(StrEnum):
     APPLICATION_CLOSED = "io.stream-svt.application.closed.v1"
 
 
+_TYPES = frozenset(EventType)
 CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
 """Events that a successor relies on: with a sealing key configured, they carry a proof of their writer."""
 
@@ -139,6 +144,9 @@ class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     detail: dict[str, Any] = {}
 
 
+Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
+
+
 class ReleasedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event without its time, which the service sets when the event enters the outbox.
 
@@ -160,7 +168,7 @@ class MonitorView(msgspec.Struct, frozen=True):
     """Released state of one monitor on one dataset, as of the last commit; amounts are in the ledger's measure."""
 
     monitor: Annotated[str, Meta(description="Its name.")]
-    state: Annotated[str, Meta(description="idle, running, halted, exhausted, limited or paused.")]
+    state: Annotated[str, Meta(description="idle, running, halted, exhausted, limited, stopped or paused.")]
     run: Annotated[int, Meta(description="Number of the latest run.")]
     run_alerts: Annotated[int, Meta(description="Alerts of the open run.")]
     alerts: Annotated[int, Meta(description="Alerts since the dataset was declared.")]
@@ -171,8 +179,12 @@ class MonitorView(msgspec.Struct, frozen=True):
     muted: Annotated[int, Meta(description="Series muted after an alert.")]
     queued: Annotated[int, Meta(description="Queries that wait for another test.")]
     top_branch_only: Annotated[bool, Meta(description="Whether only the top branch is left.")]
-    next_run: Annotated[
-        int, Meta(description="If limited, when the next run may begin (Unix ms); else 0.")
+    until: Annotated[int, Meta(description="When a limit or a pause ends by itself (Unix ms); else 0.")] = 0
+    since: Annotated[
+        int,
+        Meta(
+            description="Since when its queries are skipped (Unix ms, of the broker); 0 if they are tested."
+        ),
     ] = 0
 
 
@@ -239,83 +251,85 @@ def encode(
     bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
     ``prove`` makes a proof of the writer from `proved_content`.
     """
-    document = _Document(
-        "1.0",
-        event.id,
-        f"/stream-svt/{application}",
-        event.type,
-        event.subject,
-        time,
-        "application/json",
-        shard,
-        event.sequence,
-        origin,
-        state_id,
-        command,
-        msgspec.UNSET,
-        event.data,
-    )
-    encoded = _ENCODER.encode(document)
-    if prove is None:
-        return encoded
-    proof = prove(proved_content(_ENVELOPE.decode(encoded)))
-    return _ENCODER.encode(msgspec.structs.replace(document, proof=proof))
+    document: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": SOURCE + application,
+        "type": event.type,
+        "subject": event.subject,
+        "time": time,
+        "datacontenttype": "application/json",
+        "shard": shard,
+        "sequence": event.sequence,
+        "origin": origin,
+        "stateid": state_id,
+        "command": command,
+        "data": event.data,
+    }
+    if prove is not None:
+        document["proof"] = prove(proved_content(_ENCODER.encode(document)))
+    return _ENCODER.encode(document)
 
 
-class _Document(msgspec.Struct, gc=False):
-    """An event in the order in which its attributes are written."""
+class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
+    """A received event.
 
-    specversion: str
+    Attributes:
+        id: Identical in all copies of the event.
+        type: CloudEvents type: one of `EventType`, or another text from a newer service.
+        source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
+        time: When the event was charged, by the service's clock.
+        shard, sequence: Shard, and number of the event in it: from 1, without gaps.
+        origin: The transaction that charged it.
+        stateid, command: Id of the shard's state, and number of the last command that the shard used up.
+        proof: Proof of origin, verified by the service itself; empty if state is not sealed.
+        partition, offset: Position of the record on the alert topic, -1 if only the record's value is known.
+        data: The content; `UNKNOWN` for a type of a newer service with content of another form.
+    """
+
+    specversion: str = "1.0"
     id: str
-    source: str
-    type: EventType
-    subject: str
-    time: str
-    datacontenttype: str
-    shard: int
-    sequence: int
-    origin: str
-    stateid: str
-    command: int
-    proof: str | msgspec.UnsetType
-    data: Alert | Lifecycle
-
-
-class Envelope(msgspec.Struct, frozen=True):
-    """The attributes of a received event; ``data`` is still encoded."""
-
-    specversion: str
-    id: str
-    source: str
     type: str
+    source: str
     subject: str
-    time: str
+    time: Annotated[datetime, Meta(tz=True)]
+    datacontenttype: str = "application/json"
     shard: int
-    sequence: int
+    sequence: Annotated[int, Meta(ge=1, le=LARGEST_SEQUENCE)]
     origin: str
-    data: msgspec.Raw
     stateid: str = ""
     command: int = 0
     proof: str = ""
+    partition: int = -1
+    offset: int = -1
+    data: Data_co
+
+    @property
+    def application(self) -> str:
+        """Name of the application that released it."""
+        return self.source.removeprefix(SOURCE)
+
+    @property
+    def time_ms(self) -> int:
+        """Its time as Unix time in ms."""
+        return int(self.time.timestamp() * 1000)
 
 
-def proved_content(envelope: Envelope) -> bytes:
-    """Return the bytes that the proof of an event covers: the event without the proof."""
-    return _ENCODER.encode(msgspec.structs.replace(envelope, proof=""))
+AnyEvent: TypeAlias = Event[Alert | Lifecycle]
+UNKNOWN: Final = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
+"""Content of an event of a type that this version does not know, if it has not the form of `Lifecycle`."""
 
-
-_ENVELOPE = msgspec.json.Decoder(Envelope)
+# Its data is decoded by its type.
+_ENCODED: msgspec.json.Decoder[Event[Any]] = msgspec.json.Decoder(Event[msgspec.Raw])  # type: ignore[type-var]
 _ALERT = msgspec.json.Decoder(Alert)
 _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
 
 
-def identity_of(record: bytes | None) -> tuple[int, str]:
-    """Return an event's sequence and origin; 0 and empty if the record is not an event of this package."""
-    try:
-        envelope, _ = decode(record or b"")
-    except msgspec.DecodeError:
-        return 0, ""
-    return (envelope.sequence, envelope.origin) if 0 < envelope.sequence <= LARGEST_SEQUENCE else (0, "")
+def proved_content(record: bytes) -> bytes:
+    """Return the bytes that the proof of an event covers: the event without proof and position."""
+    return _ENCODER.encode(
+        msgspec.structs.replace(_ENCODED.decode(record), proof="", partition=-1, offset=-1)
+    )
 
 
 def number_of(event_id: str) -> int:
@@ -325,18 +339,60 @@ def number_of(event_id: str) -> int:
     return number if number <= LARGEST_SEQUENCE else 0
 
 
-def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
-    """Return envelope and content of an encoded event; `msgspec.DecodeError` if it is not of this package."""
+def decode(record: bytes, partition: int = -1, offset: int = -1) -> AnyEvent:
+    """Return the event in the value of a record; `msgspec.DecodeError` if this package did not release it.
+
+    An event of this package is JSON in UTF-8, has a sequence that a shard can have written, the source of an
+    application, a time with a time zone in the years 1970 to 9998, and content of the form that its type has.
+    """
     try:
-        envelope = _ENVELOPE.decode(record)
-        decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
-        return envelope, decoder.decode(envelope.data)
+        record.decode()  # other fields are not looked at
+        event = _ENCODED.decode(record)
+        if not event.source.startswith(SOURCE):
+            raise msgspec.ValidationError("its source is no application of stream-svt")
+        if not 1970 <= event.time.year < 9999:  # adding a time zone or a duration may leave the calendar
+            raise msgspec.ValidationError("its time is impossible")
+        data = _data(event.type, event.data)
     except msgspec.MsgspecError:
         raise
     except (ValueError, RecursionError):
         raise msgspec.DecodeError(
             "a text is not UTF-8, a number is too long, or the nesting too deep"
         ) from None
+    return msgspec.structs.replace(event, data=data, partition=partition, offset=offset)
+
+
+def _data(kind: str, content: msgspec.Raw) -> Alert | Lifecycle:
+    if kind == EventType.ALERT:
+        return _ALERT.decode(content)
+    try:
+        return _LIFECYCLE.decode(content)
+    except msgspec.ValidationError:
+        if kind in _TYPES:
+            raise
+        return UNKNOWN
+
+
+def received(record: bytes | None, partition: int = -1, offset: int = -1) -> AnyEvent | None:
+    """Return the event in the value of a record; None if this package did not release it."""
+    try:
+        return decode(record or b"", partition, offset)
+    except msgspec.DecodeError:
+        return None
+
+
+def event_in(record: bytes | None) -> AnyEvent | None:
+    """Return the event in the value of a record; None, too, if this version does not know its content."""
+    event = received(record)
+    return None if event is None or event.data is UNKNOWN else event
+
+
+def lifecycle_in(record: bytes | None, kind: EventType) -> Lifecycle | None:
+    """Return the content of a lifecycle event of this type, None for other records."""
+    if kind.encode() not in (record or b""):  # most records need not be decoded
+        return None
+    event = event_in(record)
+    return event.data if event and event.type == kind and isinstance(event.data, Lifecycle) else None
 
 
 # -- the fold of events --------------------------------------------------------------------------------------
@@ -352,6 +408,10 @@ _AFTER: Mapping[str, State] = {
     EventType.EXHAUSTED: State.EXHAUSTED,
     EventType.LIMITED: State.LIMITED,
 }
+
+
+_RAISED: Mapping[State, State] = {State.EXHAUSTED: State.IDLE, State.LIMITED: State.HALTED}
+"""State after a raise of the limit: the next query begins a run."""
 
 
 @dataclass(slots=True)
@@ -374,42 +434,78 @@ class Budget:
         return max(self.limit - self.spent, 0.0)
 
 
+class MonitorStatus(RunState, array_like=True, gc=False):
+    """State of a monitor on a dataset as its events show it.
+
+    ``shown_ms`` is the time (Unix ms) of the event since which the state shown holds; ``limited_until`` and
+    ``paused_until`` are the ends (Unix ms) that events named, 0 for none.
+    """
+
+    shown_ms: int = 0
+    limited_until: int = 0
+    paused_until: int = 0
+
+    @property
+    def until_ms(self) -> int:
+        """When the state shown ends by itself (Unix ms); 0 if it does not, or no event said when."""
+        return {PAUSED: self.paused_until, State.LIMITED.value: self.limited_until}.get(self.shown, 0)
+
+    def take(self, event: AnyEvent) -> None:
+        """Fold an event about the monitor, or about its dataset."""
+        kind, data, before = event.type, event.data, self.shown
+        if kind == EventType.BUDGET_RAISED:
+            self.state = _RAISED.get(self.state, self.state)
+        else:
+            self.run = data.run
+            self.tops += kind == EventType.ALERT
+            self.halts += kind == EventType.RUN_HALTED
+            detail = {} if isinstance(data, Alert) else data.detail
+            if kind in (EventType.PAUSED, EventType.RESUMED):
+                self.paused, self.paused_until = kind == EventType.PAUSED, _time(detail)
+            if kind in _AFTER:
+                self.state, self.limited_until = _AFTER[kind], _time(detail)
+                self.stopped = detail.get("stopped") is True
+        if self.shown != before:
+            self.shown_ms = event.time_ms
+        self.note_blind(event.time_ms)
+
+
+def _time(detail: Mapping[str, Any]) -> int:
+    until = detail.get("until")
+    return until if isinstance(until, int) and 0 < until < LARGEST_SEQUENCE else 0
+
+
 class ReleasedStatus:
     """Folds released events, in the order read, into accounts and states; ignores those about unknown datasets.
 
-    ``statuses`` has state, run, tops and halts by monitor and dataset, as far as the events contain them.
+    ``statuses`` has the state by monitor and dataset, as far as the events contain it.
     """
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:
         self.budgets = dict(budgets)
         self.statuses = {
-            monitor: {dataset: RunState() for dataset in datasets} for monitor, datasets in covers.items()
+            monitor: {dataset: MonitorStatus() for dataset in datasets}
+            for monitor, datasets in covers.items()
         }
 
-    def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
+    def take(self, event: AnyEvent) -> None:
         """Fold one event."""
-        budget, kind = self.budgets.get(data.dataset), envelope.type
+        data = event.data
+        budget = self.budgets.get(data.dataset)
         if budget is None:
             return
         if (account := data.account) is not None:
             budget.measure, budget.limit = account.measure, account.limit
             budget.spent, budget.reserved, budget.reported = account.spent, account.reserved, True
             if account.charge > 0:
-                budget.charges.append((datetime.fromisoformat(envelope.time).timestamp(), account.charge))
-        if kind == EventType.BUDGET_RAISED:
-            for status in self.of_dataset(data.dataset).values():
-                if status.state is State.EXHAUSTED:
-                    status.state = State.IDLE
-        own = self.statuses.get(data.monitor, {}).get(data.dataset)
-        if own is not None:
-            own.run = data.run
-            own.tops += kind == EventType.ALERT
-            own.halts += kind == EventType.RUN_HALTED
-            if kind in (EventType.PAUSED, EventType.RESUMED):
-                own.paused = kind == EventType.PAUSED
-            own.state = _AFTER.get(kind, own.state)
+                budget.charges.append((event.time.timestamp(), account.charge))
+        concerned = self.of_dataset(data.dataset)
+        if event.type != EventType.BUDGET_RAISED:
+            concerned = {data.monitor: concerned[data.monitor]} if data.monitor in concerned else {}
+        for status in concerned.values():
+            status.take(event)
 
-    def of_dataset(self, dataset: str) -> dict[str, RunState]:
+    def of_dataset(self, dataset: str) -> dict[str, MonitorStatus]:
         """Return the monitors on a dataset, by name."""
         return {
             monitor: statuses[dataset] for monitor, statuses in self.statuses.items() if dataset in statuses

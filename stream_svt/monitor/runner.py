@@ -6,13 +6,13 @@ from collections.abc import Generator, Mapping
 
 import numpy as np
 
+from stream_svt.columns.query_batch import NO_ROWS, Integers, Mask, QueryBatch, View
 from stream_svt.mechanisms.sampler import Sampler
-from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import NO_ROWS, Integers, Mask, QueryBatch, View
-from stream_svt.monitor.query_tester import Append, QueryTester
-from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.runs import Runs
-from stream_svt.monitor.sweep import SweepAppend
+from stream_svt.monitor.state.accounts import Accounts
+from stream_svt.monitor.state.runs import Runs
+from stream_svt.monitor.testing.query_tester import Append, QueryTester
+from stream_svt.monitor.testing.retry import RetryAppend
+from stream_svt.monitor.testing.sweep import SweepAppend
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
@@ -25,7 +25,7 @@ class Runner:
 
     Attributes:
         offset, row: Position of the next query.
-        clock_ms: Maximum of the broker's timestamps before it.
+        read_ms: The same, without the time that passed since the last query; 0 if none was ever read.
         started: Whether the monitor's topic was ever read.
         refused: Rows outside their dataset's period, until the engine takes them.
     """
@@ -38,7 +38,7 @@ class Runner:
         self.periods = accounts.datasets.periods
         self.offset = 0
         self.row = 0
-        self.clock_ms = 0
+        self.read_ms = 0
         self.started = False
         self.refused: list[int] = []
 
@@ -46,6 +46,15 @@ class Runner:
     def spec(self) -> MonitorSpec:
         """The specification of the monitor's runs."""
         return self.runs.spec
+
+    @property
+    def clock_ms(self) -> int:
+        """Maximum of the broker's timestamps before the next query."""
+        return self.runs.clock_ms
+
+    @clock_ms.setter
+    def clock_ms(self, time_ms: int) -> None:
+        self.runs.clock_ms = time_ms
 
     def advance(self, batch: QueryBatch, stop: int, end: int) -> Generator[int, None, bool]:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
@@ -86,7 +95,7 @@ class Runner:
         start = 0
         if self.offset > batch.first or self.row > 0:
             start = min(stop, batch.index_of(self.offset, self.row))
-        clock = batch.timestamp_ms
+        clock = batch.time_ms
         if not batch.in_time_order:
             clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
         if start < stop and clock[start] < self.clock_ms:
@@ -121,7 +130,7 @@ class Runner:
         self.runs.skip("outside-period", len(outside))
         self.refused += outside
         if end > view.start:
-            self.clock_ms = int(view.clock[end - 1])
+            self.clock_ms = self.read_ms = int(view.clock[end - 1])
 
     def _stop_at(self, view: View, row: int) -> bool:
         """Set the position to a row; return False."""
@@ -130,15 +139,15 @@ class Runner:
         return False
 
     def _due(self, view: View, start: int) -> Mask:
-        """Return the mask, from row ``start`` on, of queries that open a run by schedule or after a limit."""
+        """Return the mask, from row ``start`` on, of queries that open a run by time or end a pause."""
         runs, rows = self.runs, slice(start, view.stop)
-        if self.spec.resample_every is None and not runs.limited:
+        if self.spec.resample_every is None and not runs.timed:
             return _NO_ROW
-        due = runs.due(view.batch.dataset[rows], view.batch.timestamp_ms[rows])
+        due = runs.due(view.batch.dataset[rows], view.batch.time_ms[rows])
         return view.only_eligible(due, start, view.stop)
 
     def _renew(self, view: View, start: int) -> None:
-        """If the query of row ``start`` opens a run by schedule or after a limit, open it.
+        """If the query of row ``start`` opens a run by schedule or after a limit, or ends a pause, do that.
 
         At the same time open those of other datasets whose next query does, each at the timestamp of that query, so
         that one commit makes all of them durable.
@@ -154,4 +163,4 @@ class Runner:
             if due[row] and (row == 0 or runs.acts_on_queries_alone(dataset)):
                 if row and runs.accounts.full:
                     break
-                runs.renew(dataset, int(view.batch.timestamp_ms[start + row]))
+                runs.renew(dataset, int(view.batch.time_ms[start + row]))

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.mutes import Mutes
-from stream_svt.monitor.queue_journal import Queue, record_number
 from stream_svt.monitor.released import PERIOD_OVER, EventType
-from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.runs import Plan, Runs
-from stream_svt.monitor.shard_datasets import AT_ONCE
-from stream_svt.monitor.snapshot import (
+from stream_svt.monitor.state.accounts import DatasetAccount
+from stream_svt.monitor.state.mutes import Mutes
+from stream_svt.monitor.state.queue_journal import Queue, record_number
+from stream_svt.monitor.state.runs import Plan, Runs
+from stream_svt.monitor.state.shard_datasets import AT_ONCE
+from stream_svt.monitor.state.snapshot import (
     ProgressRecord,
     Signal,
     SpecRecord,
@@ -32,7 +31,8 @@ from stream_svt.monitor.snapshot import (
     from_bytes,
     to_bytes,
 )
-from stream_svt.monitor.sweep import OpenSets
+from stream_svt.monitor.testing.retry import RetryQueue
+from stream_svt.monitor.testing.sweep import OpenSets
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import RetiredDatasets, is_over
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
@@ -79,10 +79,27 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
         if name in engine.runners:
             runner = engine.runners[name]
             runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
+            runner.read_ms = clock_ms
     engine.retired = dict(by_kind["r"])
     engine.watermarks |= stored.watermarks
+    engine.carried_mutes = stored.carried_mutes
     yield from _load_datasets(engine, by_kind["d"], same)
     yield from _load_queues(engine, by_kind["w"])
+
+
+def take_mutes(engine: Engine) -> Iterator[None]:
+    """Mute the series that an earlier application had muted, in slices.
+
+    To be called before any query is read. Yields after each line of the file; if the next commit is full then, the
+    caller commits before it resumes. A takeover goes on behind the last line that became durable.
+    """
+    for line in engine.spec.carried.mutes[engine.carried_mutes :]:
+        number, runner = engine.number.get(line.dataset), engine.runners.get(line.monitor)
+        if number is not None and runner is not None and runner.runs.covers[number]:
+            for series, until in line.ends:
+                runner.runs.mute(number, series, until, runner.clock_ms)
+        engine.carried_mutes += 1
+        yield
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:
@@ -314,6 +331,8 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
             if runs.is_open(number):
                 reason = "unread" if lost else "removed" if gone[number] else "changed"
                 runs.end_run(number, reason, full_price=lost)
+            elif gone[number]:
+                runs.uncover(number)
             if engine.full or count % AT_ONCE == 0:
                 yield
         yield
@@ -337,7 +356,7 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
             _change(engine, changed[-1], monitor)
             yield
     # `max_runs: auto` depends on the number of monitors.
-    limited = [one.runs for one in engine.runners.values() if one.runs.limited and one.runs not in changed]
+    limited = [one.runs for one in engine.runners.values() if one.runs.timed and one.runs not in changed]
     yield from _show_all(engine, changed, limited)
     engine.spec = spec
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.planning.budget import SURE, PaidRuns, reported_margin
-from stream_svt.planning.model import Workload, course, report_chances
+from stream_svt.planning.model import Workload, report_chances, trajectory
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
@@ -176,6 +176,8 @@ def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
     text += f". It ends within {workload.queries:,} queries with probability {best.forecast.ends:.2f}"
     if budget is not None:
         text += f". The limit pays for {runs}"
+        if budget.together is not None:
+            text += f", or {budget.together} if each other monitor of the dataset begins as many"
         if budget.runs and math.isfinite(life):
             total = budget.runs * life
             text += f", about {_number(total)} queries{_time(total, workload)}"
@@ -243,7 +245,7 @@ def draw(recommendation: Recommendation) -> Figure:
     left.axvline(0, color="0.6", lw=0.8)
     left.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
 
-    run = course(monitor, workload)
+    run = trajectory(monitor, workload)
     true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
     right.stackplot(run.time, true, false, labels=("true alerts", "false alerts"), alpha=0.75)
     span = np.quantile(run.true_alerts + run.false_alerts, (0.1, 0.9), axis=0)

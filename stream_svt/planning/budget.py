@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
@@ -13,7 +13,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
-from stream_svt.settings.fields import MaxRuns, Mute, Sweep, duration_text
+from stream_svt.settings.fields import AUTO, MaxRuns, Mute, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.wording import counted
 
@@ -25,12 +25,14 @@ SURE = 0.95
 class PaidRuns:
     """Whole runs that a limit pays for, and alerts of the shorter run that the remainder pays for.
 
-    ``at_once`` is how many of them may begin within a time, None for any number.
+    ``at_once`` is how many of them may begin within a time, None for any number; ``together`` how many the limit pays
+    for if each other monitor of the dataset begins as many, None without another one.
     """
 
     runs: int
     last_run_alerts: int
     at_once: MaxRuns | None = field(default=None, compare=False)
+    together: int | None = field(default=None, compare=False)
 
     @classmethod
     def paid(cls, mechanism: SparseVector, units: int) -> PaidRuns:
@@ -40,15 +42,18 @@ class PaidRuns:
         return cls(runs, 0 if short is None else short.cutoff)
 
     @classmethod
-    def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> PaidRuns:
-        """Return the runs that the rest of a dataset's budget pays for, if no other monitor draws on it."""
-        terms = dataset.terms
-        affordable = terms.limit - terms.spent_before - monitor.reserve_units(terms.kind)
-        at_once = monitor.runs_allowed(terms, 1)
-        if terms.kind is Kind.PURE:
-            return replace(cls.paid(monitor.mechanism(), affordable), at_once=at_once)
+    def left(
+        cls, monitor: MonitorSpec, dataset: DatasetSpec, others: Collection[MonitorSpec] = ()
+    ) -> PaidRuns:
+        """Return the runs that the rest of a dataset's budget pays for; ``others`` are its other monitors."""
+        terms, kind = dataset.terms, dataset.terms.kind
+        affordable = max(terms.limit - terms.spent_before - monitor.reserve_units(kind), 0)
         # Under zCDP a run is charged as a whole; only pure epsilon can pay for a shorter one.
-        return cls(max(affordable, 0) // monitor.run_price(terms.kind), 0, at_once)
+        is_pure, price = kind is Kind.PURE, monitor.run_price(kind)
+        paid = cls.paid(monitor.mechanism(), affordable) if is_pure else cls(affordable // price, 0)
+        round_price = price + sum(one.run_price(kind) for one in others)
+        together = affordable // round_price if others else None
+        return replace(paid, at_once=monitor.runs_allowed(terms, 1 + len(others)), together=together)
 
 
 def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
@@ -73,10 +78,10 @@ def explain(spec: ApplicationSpec) -> list[str]:
     """
     lines: list[str] = []
     for monitor in spec.monitors:
-        groups: dict[tuple[Kind, int, str, tuple[str, ...], MaxRuns | None], list[DatasetSpec]] = {}
-        neighbours = [(one.name, one.covers) for one in spec.monitors if one is not monitor]
+        groups: dict[tuple[Kind, int, str, tuple[MonitorSpec, ...], MaxRuns | None], list[DatasetSpec]] = {}
+        neighbours = [(one, one.covers) for one in spec.monitors if one is not monitor]
         for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
-            others = tuple(name for name, covers in neighbours if covers(dataset.name))
+            others = tuple(one for one, covers in neighbours if covers(dataset.name))
             at_once = monitor.runs_allowed(dataset.terms, 1 + len(others))
             key = (dataset.terms.kind, dataset.terms.limit, dataset.terms.unit, others, at_once)
             groups.setdefault(key, []).append(dataset)
@@ -89,7 +94,7 @@ def explain(spec: ApplicationSpec) -> list[str]:
 def _paragraph(
     monitor: MonitorSpec,
     datasets: list[DatasetSpec],
-    others: Sequence[str],
+    others: Collection[MonitorSpec],
     most: MaxRuns | None,
     endless: bool,
 ) -> list[str]:
@@ -101,8 +106,8 @@ def _paragraph(
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
         "Mutes": _mutes(monitor.mute),
-        "Lasts": _lasts(monitor, PaidRuns.left(monitor, first)),
-        "Begins": _begins(most),
+        "Lasts": _lasts(monitor, PaidRuns.left(monitor, first, others), len(others)),
+        "Begins": _begins(monitor, most),
     }
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
@@ -111,7 +116,7 @@ def _paragraph(
             f"over: {spent} of the limit was spent before{whose}; the figures are for the rest."
         )
     if others:
-        parts["Shares"] = f"the budget with {', '.join(others)}: what they spend reduces these figures."
+        parts["Shares"] = f"the budget with {', '.join(one.name for one in others)}."
     return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
 
 
@@ -174,24 +179,39 @@ def _mutes(mute: Mute | int) -> str:
     return f"a series after its alert, {how_long}; a query without a series is never muted."
 
 
-def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
+def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int) -> str:
     if monitor.on_halt == "stop":
         return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
     runs = counted(left.runs, "whole run")
     if left.last_run_alerts:
         runs += f" and a shorter one of {left.last_run_alerts}"
+    lasts = f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all"
+    if left.together is not None:
+        which, none = (
+            ("each other monitor", "they begin") if others > 1 else ("the other monitor", "it begins")
+        )
+        lasts = (
+            f"for {counted(left.together, 'whole run')}: {left.together * monitor.cutoff} alerts, if {which} begins as "
+            f"many runs (up to {runs} if {none} none)"
+        )
     return (
-        f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all. Then the monitor is "
+        f"{lasts}. Then the monitor is "
         "exhausted: it reports that once and skips queries until an operator raises the budget or the next "
         "period's dataset begins."
     )
 
 
-def _begins(most: MaxRuns | None) -> str:
+def _begins(monitor: MonitorSpec, most: MaxRuns | None) -> str:
     if most is None:
         return "any number of runs within a moment (max_runs: off): one burst of high values may use up the budget."
-    runs = f"at most {counted(most.count, 'run')} within {duration_text(most.within_ms)}"
-    return f"{runs} (max_runs); queries are skipped from the end of the last one until the next may begin."
+    runs, time = f"at most {counted(most.count, 'run')}", duration_text(most.within_ms)
+    if monitor.on_halt == "stop":
+        return f"{runs} within {time} (max_runs)."
+    chosen = "max_runs: auto" if monitor.max_runs == AUTO else "max_runs"
+    return (
+        f"{runs} within {time} ({chosen}). A burst of high values may use them up at once: the monitor then skips "
+        f"queries for up to {time}, says so, and begins again. A lasting flood spends as much every {time}."
+    )
 
 
 LEAST_PAYMENTS = 3
@@ -208,6 +228,7 @@ class Exhaustion:
     Attributes:
         early, expected, late: The interval from the first to the last has a probability of 90 %.
         payments, since: Number of payments after the moment ``since`` that the projection is based on.
+        least: The moment before which `max_runs` lets nothing spend it; 0 for none. No other end is earlier.
     """
 
     early: float
@@ -215,6 +236,48 @@ class Exhaustion:
     late: float
     payments: int
     since: float
+    least: float = 0.0
+
+    def not_before(self, least: float) -> Exhaustion:
+        """Return the projection with a least end."""
+        ends = {name: max(getattr(self, name), least) for name in ("early", "expected", "late")}
+        return replace(self, least=least, **ends)
+
+
+def least_end(
+    monitors: Mapping[MonitorSpec, float], terms: Terms, left: float, reserved: float, now: float
+) -> float:
+    """Return the moment (Unix time) before which `max_runs` lets no run spend what is left; 0 without such a bound.
+
+    Args:
+        monitors: Those on the dataset, each with the moment before which no run of it begins; 0 for none.
+        terms: The dataset's, with its present limit.
+        left: What can still be spent, in the dataset's measure.
+        reserved: What open runs may spend of it at any time.
+        now: Unix time.
+    """
+    paces: list[tuple[int, int, int, int]] = []
+    for monitor, begin in monitors.items():
+        most = monitor.runs_allowed(terms, len(monitors))
+        if most is None:
+            return 0.0
+        wait = max(int((begin - now) * 1000), 0)
+        paces.append((monitor.run_price(terms.kind), most.count, most.within_ms, wait))
+    # It is spent when the rest pays no further run.
+    least = int((left - reserved) * terms.kind.units) - min((price for price, *_ in paces), default=0)
+    if not paces or least < 0:
+        return 0.0
+
+    def is_spent(ms: int) -> bool:
+        return least < sum(
+            price * count * ((ms - wait) // within + 1) for price, count, within, wait in paces if ms >= wait
+        )
+
+    early, late = 0, max(wait + within * (least // price + 1) for price, _, within, wait in paces)
+    while early < late:
+        middle = (early + late) // 2
+        early, late = (early, middle) if is_spent(middle) else (middle + 1, late)
+    return now + early / 1000 if early else 0.0
 
 
 def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) -> Exhaustion | None:

@@ -8,17 +8,22 @@ The model of the memory has measured figures: a test compares those for datasets
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from stream_svt.errors import Problem
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
+from stream_svt.settings.fields import AUTO, MaxRuns, duration_text
 from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
 from stream_svt.wording import listed
 
@@ -40,7 +45,7 @@ RUN = 170
 """Bytes of a monitor with an open run on a dataset: counters, secrets, elements of the arrays."""
 RECORD = 75
 """Bytes of a dataset's state record."""
-STORED = 97
+STORED = 98
 """Bytes of a monitor in a dataset's state record."""
 OBJECT = 150
 """Bytes that a record in memory takes in addition to its content: object, dictionary entry, seal."""
@@ -60,6 +65,11 @@ class Difference:
         blocks = re.split(r"\n(?=\S)", "\n".join(self.lines))
         removed = (block for block in blocks if block.startswith("- "))
         return [block.replace("\n    ", ": ", 1).replace("\n    ", "; ") for block in removed]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything is added, changed or removed."""
+        return any(line.startswith(("+ ", "~ ", "- ")) for line in self.lines)
 
     def add(self, subject: str, *effects: str) -> None:
         """Add a line for what is added (+), changed (~) or retired (-), and a line for each effect."""
@@ -84,9 +94,14 @@ def difference(
         retired: Names of datasets that an earlier version retired.
         now_ms: The time, in UTC milliseconds.
     """
-    before = old or ApplicationSpec(new.application, (), ())
+    before = old or ApplicationSpec(new.application, (), (), carried=new.carried)
     result = Difference()
-    _monitors(result, before, new, new.at(now_ms).datasets)
+    if before.carried.digest != new.carried.digest:
+        message = (
+            "cannot change: each shard's state began with the amounts in it. Name the file that it began with"
+        )
+        result.refused.append(Problem(0, "carried_over", message))
+    _monitors(result, before.at(now_ms), new.at(now_ms))
     _topics(result, before, new)
     _datasets(result, before, new, raised, frozenset(retired))
     _generators(result, before, new, now_ms)
@@ -101,17 +116,19 @@ def difference(
     return result
 
 
-def _monitors(
-    result: Difference, old: ApplicationSpec, new: ApplicationSpec, datasets: Iterable[DatasetSpec]
-) -> None:
+def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
+    """Add what changes of monitors; both specifications with the generated datasets of now."""
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
     result.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
+    limits = _Limits(old), _Limits(new)
     for name, monitor in wanted.items():
         if name in known:
-            if monitor != known[name]:
-                result.add(f"~ monitor {name}", *_fields(known[name], monitor))
+            changed = [] if monitor == known[name] else [*_fields(known[name], monitor)]
+            changed += _derived(known[name], monitor, *limits)
+            if changed:
+                result.add(f"~ monitor {name}", *changed)
             continue
-        kinds = {dataset.terms.kind for dataset in datasets if monitor.covers(dataset.name)}
+        kinds = {dataset.terms.kind for dataset in new.datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
@@ -130,6 +147,39 @@ def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
         yield "waiting queries are dropped: their values are on the old grid"
     elif old.record != new.record:
         yield "waiting queries are dropped: they were read with the old layout"
+
+
+class _Limits:
+    """The largest numbers of runs on the datasets of a specification, which depend on all monitors of a dataset."""
+
+    def __init__(self, spec: ApplicationSpec) -> None:
+        self._spec = spec
+
+    @cached_property
+    def _sharing(self) -> list[int]:
+        """The number of monitors of each dataset."""
+        covered = [self._spec.covered(one) for one in self._spec.monitors]
+        counts: list[int] = np.array(covered).sum(axis=0).tolist()
+        return counts
+
+    def of(self, monitor: MonitorSpec) -> dict[str, MaxRuns | None]:
+        """Return the maximum by dataset."""
+        found = zip(self._spec.datasets, self._spec.covered(monitor).tolist(), self._sharing, strict=True)
+        return {
+            one.name: monitor.runs_allowed(one.terms, sharing) for one, covers, sharing in found if covers
+        }
+
+
+def _derived(old: MonitorSpec, new: MonitorSpec, before: _Limits, after: _Limits) -> Iterator[str]:
+    """Yield the changes of `max_runs: auto`, which follows from horizons, limits, prices and other monitors."""
+    if old.max_runs != AUTO or new.max_runs != AUTO:
+        return
+    known, alike = before.of(old), dict[tuple[MaxRuns | None, MaxRuns | None], list[str]]()
+    for name, most in after.of(new).items():
+        if name in known and known[name] != most:
+            alike.setdefault((known[name], most), []).append(name)
+    for (was, now), names in alike.items():
+        yield f"max_runs: auto: {was} -> {now} on {_listed('dataset', names)}"
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  any field
@@ -192,6 +242,7 @@ def _datasets(
     if again := [name for name in wanted if name in retired]:
         message = f"{_listed('dataset', again)} retired by an earlier version: choose an unused name"
         result.refused.append(Problem(0, "datasets", message))
+    _terms(result, [(known[name].terms, one) for name, one in wanted.items() if name in known])
     for name, one in wanted.items():
         before = known.get(name, one)
         limit = one.terms.limit
@@ -199,11 +250,31 @@ def _datasets(
             message = "measure, unit and period of a dataset never change: declare another dataset"
             result.refused.append(Problem(0, f"datasets.{name}", message))
         elif limit not in {before.terms.limit, raised.get(name)}:
-            command = (
-                f"stream-svt control raise-budget -c FILE {name} --limit {as_text(limit, one.terms.kind)}"
-            )
+            to = as_text(limit, one.terms.kind)
+            command = f"stream-svt control raise-budget -c FILE {shlex.quote(name)} --limit {to}"
             message = f"only an operator can raise a limit: run '{command}', then change the file"
             result.refused.append(Problem(0, f"datasets.{name}.limit", message))
+
+
+def _terms(result: Difference, pairs: Iterable[tuple[Terms, DatasetSpec]]) -> None:
+    """Add what changes of datasets that stay."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for old, one in pairs:
+        new = one.terms
+        if old is not new and (effects := tuple(_effects(old, new))):
+            alike.setdefault(effects, []).append(one.name)
+    for effects, names in alike.items():
+        result.add(f"~ {_listed('dataset', names)}", *effects)
+
+
+def _effects(old: Terms, new: Terms) -> Iterator[str]:
+    if old.horizon_ms != new.horizon_ms:
+        yield f"horizon: {duration_text(old.horizon_ms)} -> {duration_text(new.horizon_ms)}, for burn rates"
+    if old.limit != new.limit and old.kind is new.kind:
+        yield f"limit: {as_text(old.limit, old.kind)} -> {as_text(new.limit, new.kind)}"
+    if old.lateness_ms != new.lateness_ms:
+        late = (duration_text(ms) if ms else "0" for ms in (old.lateness_ms, new.lateness_ms))
+        yield f"lateness: {' -> '.join(late)}; periods that are over stay closed"
 
 
 _RETIRED_OPEN = "permanently; in periods not yet over, open runs end at full price and balances are published"
@@ -227,6 +298,10 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
         for name, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
             if {*map(attrgetter(name), known)} != {attrgetter(name)(one)}:
                 effects.append(f"another {what}: periods that are over stay closed")
+        if terms := dict.fromkeys(
+            _each(other.each) for other in known if _each(other.each) != _each(one.each)
+        ):
+            effects.append(f"{' and '.join(terms)} -> {_each(one.each)}")
         if effects:
             result.add(f"~ generator {one.pattern}", *effects)
         if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):

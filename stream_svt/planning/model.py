@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,8 +66,8 @@ class Workload:
 
     queries: int
     positives: float
-    above: Floats
-    below: Floats
+    above: Floats = field(repr=False)
+    below: Floats = field(repr=False)
     finite: bool = False
     drift: Drift | None = None
     rate: float | None = None
@@ -229,7 +229,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Trajectory:
     """Expected results of a run up to each time, by threshold noise.
 
     Attributes:
@@ -271,7 +271,7 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
         >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
         (1.0, 0.87, 8.7)
     """
-    run = course(plan, workload)
+    run = trajectory(plan, workload)
     true_alerts = run.true_alerts[:, -1]
     found, wasted = float(true_alerts.mean()), float(run.false_alerts[:, -1].mean())
     positives = workload.queries * workload.positives
@@ -288,7 +288,7 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
     )
 
 
-def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
+def trajectory(plan: SparseVector | MonitorSpec, workload: Workload) -> Trajectory:
     """Return the expected results of one run up to each time; arguments are those of `forecast`."""
     mechanism, workload, retries, tops = _on_grid(plan, workload)
     time, ages, reach = _schedule(mechanism, workload, retries)
@@ -313,7 +313,7 @@ def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
         lives = np.maximum(1.0, lives)
     else:
         lives = np.array([_used_up(budget, one, time) for one in demanded])
-    return Course(
+    return Trajectory(
         time=time,
         true_alerts=true_alerts,
         false_alerts=false_alerts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
 from typing import Any
@@ -36,10 +36,10 @@ class Candidate:
         forecast, others: Forecasts for the central workload and for the other possible ones.
     """
 
-    monitor: MonitorSpec
+    monitor: MonitorSpec = field(repr=False)
     settings: dict[str, Any]
     forecast: Forecast
-    others: tuple[Forecast, ...] = ()
+    others: tuple[Forecast, ...] = field(default=(), repr=False)
 
     @property
     def score(self) -> float:
@@ -64,7 +64,7 @@ class Candidate:
         return Span(min(values), values[0], max(values))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recommendation:
     """Candidates, best first, and the present settings of the monitor.
 
@@ -77,6 +77,10 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     present: Candidate | None
     tried: int
+
+    def __repr__(self) -> str:
+        """Return the recommended candidate, and how many were tried."""
+        return f"Recommendation(best={self.best}, tried={self.tried})"
 
     @property
     def best(self) -> Candidate:

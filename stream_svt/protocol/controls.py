@@ -44,7 +44,7 @@ class Refusal(StrEnum):
     BAD_SIGNATURE = "command-bad-signature"
 
 
-class Gate(StrEnum):
+class CommandPhase(StrEnum):
     """Which commands may be carried out."""
 
     REPLAY = "only what acts at once"
@@ -57,7 +57,7 @@ class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Reading of the control partition continues at offset ``next``; numbers, not offsets, decide what is carried out.
     ``number``, ``id``, ``action``, ``accepted`` and ``expired`` are of the last command whose number is used,
-    ``in_progress`` is the one to all datasets that is not complete yet. ``closed`` names the successor, once
+    ``in_progress`` is the one to many datasets that is not complete yet. ``closed`` names the successor, once
     `close-application` was carried out.
     """
 
@@ -106,7 +106,7 @@ def decode_command(record: Record, verify: Verify) -> Command | str:
         return Refusal.BAD_FIELD
     except (msgspec.DecodeError, RecursionError):
         return Refusal.NOT_JSON
-    names_target = command.gives_up or (command.state and command.number)
+    names_target = command.is_sound and (command.gives_up or (command.state and command.number))
     ends = command.expires or command.action is Action.WITHDRAW
     return command if names_target and ends else Refusal.BAD_FIELD
 
@@ -120,7 +120,7 @@ class Controls:
     """Decides which command is the next one, by the stored command state and the id of the shard's state.
 
     At most one command waits; a later one with the same number is stale, unless it may be carried out first. A command
-    waits for its withdrawal if that was seen further on (`foresee`).
+    waits for its withdrawal if that was seen further on (`note_withdrawal`).
     """
 
     def __init__(self, stored: CommandState, state_id: str, verify: Verify = accept_all) -> None:
@@ -140,12 +140,12 @@ class Controls:
 
     @property
     def waiting(self) -> Command | None:
-        """The command that waits for its gate or its withdrawal."""
+        """The command that waits for its phase or its withdrawal."""
         return None if self._waiting is None else self._waiting[1]
 
     @property
     def in_progress(self) -> CommandProgress | None:
-        """The command to all datasets that is not complete yet."""
+        """The command to many datasets that is not complete yet."""
         return self._stored.in_progress
 
     @property
@@ -159,18 +159,21 @@ class Controls:
         return bool(self._stored.closed)
 
     def may_continue(self, *, replayed: bool) -> bool:
-        """Tell whether a command to all datasets may continue; one that closes the application is not meant."""
+        """Tell whether a command to many datasets may continue; one that closes the application is not meant."""
         if (in_progress := self.in_progress) is None or in_progress.closes:
             return False
         return replayed or acts_at_once(in_progress.command)
 
-    def begin_at(self, first: int, end: int) -> int:
-        """Return where to read on, given the partition's offsets: its beginning if the stored one is outside."""
-        if not first <= self._read <= end:
+    def begin_at(self, first: int, end: int, *, replaced: bool = False) -> int:
+        """Return where to read on, given the partition's offsets: its beginning if the stored one is outside.
+
+        ``replaced``: the topic was created again, so that the stored offset means nothing.
+        """
+        if replaced or not first <= self._read <= end:
             self._read = first
         return self._read
 
-    def foresee(self, record: Record) -> None:
+    def note_withdrawal(self, record: Record) -> None:
         """Take note of a withdrawal that will be read later: the command that it names is not carried out before."""
         if record.offset < self._read or record.value is None or _WITHDRAWAL not in record.value:
             return
@@ -182,7 +185,7 @@ class Controls:
         ):
             self._withdrawn = command.number
 
-    def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
+    def read(self, record: Record, phase: CommandPhase) -> Command | Repeated | str | None:
         """Return a command to carry out now, one to answer again, why a record is refused, or None if it waits."""
         if record.offset < self._read:
             return None
@@ -201,21 +204,21 @@ class Controls:
             return Refusal.AHEAD
         if command.number <= known.number:
             return Refusal.STALE
-        if self._passes(command, gate):
+        if self._passes(command, phase):
             self._current = record.offset, command
             return command
         if self._waiting is None:
             self._waiting = record.offset, command
         return None if self._waiting[1].id == command.id else Refusal.STALE
 
-    def ready(self, gate: Gate, now_ms: int) -> Command | None:
+    def ready(self, phase: CommandPhase, now_ms: int) -> Command | None:
         """Return the waiting command, if it may be carried out or has expired."""
         command = self.waiting
-        if command is None or not (now_ms > command.expires or self._passes(command, gate)):
+        if command is None or not (now_ms > command.expires or self._passes(command, phase)):
             return None
         return command
 
-    def use_up(
+    def consume_number(
         self,
         command: Command,
         *,
@@ -236,22 +239,22 @@ class Controls:
         return None if waited is None or waited[1] is command else waited[0]
 
     def advance(self, in_progress: CommandProgress) -> None:
-        """Store the progress of the command to all datasets."""
+        """Store the progress of the command to many datasets."""
         self._stored = msgspec.structs.replace(self._stored, in_progress=in_progress)
 
     def end(self, *, accepted: bool) -> None:
-        """Mark the command to all datasets as complete."""
+        """Mark the command to many datasets as complete."""
         if (done := self.in_progress) is not None:
             known, closed = self._stored, done.command.successor if done.closes else ""
             accepted = accepted if done.command.id == known.id else known.accepted
             self._stored = msgspec.structs.replace(known, in_progress=None, closed=closed, accepted=accepted)
 
-    def _passes(self, command: Command, gate: Gate) -> bool:
+    def _passes(self, command: Command, phase: CommandPhase) -> bool:
         if command.action is Action.WITHDRAW:
             return True
         if command.number == self._withdrawn:
             return False
-        if gate is Gate.LOSS:
+        if phase is CommandPhase.LOSS:
             return command.action is Action.ACCEPT_LOSS
         is_free = self.in_progress is None and not self.closed
-        return is_free and (gate is Gate.OPEN or acts_at_once(command))
+        return is_free and (phase is CommandPhase.OPEN or acts_at_once(command))

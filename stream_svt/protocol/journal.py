@@ -15,12 +15,19 @@ from functools import partial
 
 import msgspec
 
-from stream_svt.errors import ApplicationClosed, CommandRefused, MisuseError, StateRolledBack, UnreadableState
+from stream_svt.errors import (
+    ApplicationClosed,
+    CommandRefused,
+    MisuseError,
+    RecordsLost,
+    StateRolledBack,
+    UnreadableState,
+)
 from stream_svt.monitor import released
-from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Command
+from stream_svt.monitor.state.accounts import Commit
+from stream_svt.protocol.history.rollback import GIVEN_UP, AlertScan, LatestEvent, contradiction
 from stream_svt.protocol.ports import Log, Transaction
-from stream_svt.protocol.rollback import GIVEN_UP, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import (
     CLOSED,
@@ -30,7 +37,8 @@ from stream_svt.protocol.state_records import (
     JournalSettings,
     Meta,
     ShardRecords,
-    other_homes,
+    created_again,
+    other_partitioning,
 )
 
 log = logging.getLogger(__name__)
@@ -57,6 +65,7 @@ class Journal:
         self._claim = False
         self.proved = False
         self.time_ms = 0
+        self._state_offset = -1
 
     @property
     def meta(self) -> Meta:
@@ -121,7 +130,7 @@ class Journal:
         if command.cluster != self.context.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
         raw = await self._read(fence=True)
-        newest = Newest()
+        newest = LatestEvent()
         await self._log.read_alerts(None, newest.take)
         if (newest.number, newest.origin, newest.state_id) != (command.event, command.origin, command.state):
             raise CommandRefused(
@@ -193,15 +202,17 @@ class Journal:
             await self._check_rollback(empty=not raw)
         meta, topics = self.meta, self._settings.topics
         if (meta.partitions, meta.partitioner) != (topics.partitions, topics.partitioner):
-            raise self.records.unreadable(other_homes((meta.partitions, meta.partitioner), topics))
+            raise self.records.unreadable(other_partitioning((meta.partitions, meta.partitioner), topics))
         return found
 
     async def _check_rollback(self, *, empty: bool) -> None:
-        """Refuse a state that the alert partition contradicts (see `stream_svt.protocol.rollback`)."""
+        """Refuse a state that the alert partition contradicts (see `stream_svt.protocol.history.rollback`)."""
         meta, topic = self.meta, self._settings.topics.alerts
         seen, first, end = await self._read_alerts()
         committed, *_ = await self._read_alerts(committed=True)
-        found = contradiction(None if empty else meta, seen, committed, first, end)
+        ids = await self._log.topic_ids()
+        replaced = topic in created_again(meta.topic_ids, ids)
+        found = contradiction(None if empty else meta, seen, committed, first, end, replaced=replaced)
         if found is not None:
             raise StateRolledBack(
                 f"the state of shard {self._shard} on topic {self._settings.topics.state!r} "
@@ -212,10 +223,11 @@ class Journal:
                 f"--shard {self._shard} --give-up-state' closes the shard for a successor"
             )
         meta.alert_end = end
+        meta.topic_ids |= ids
 
-    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[AlertScan, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
-        seen = Seen(self.meta, {number for number, *_ in self.records.outbox})
+        seen = AlertScan(self.meta, {number for number, *_ in self.records.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
@@ -264,12 +276,27 @@ class Journal:
             events = self._freeze(commit.events, origin)
         alerts, rejects = [(key, event) for _, key, event in published], self.records.rejects
         written = self.records.write(commit, events, origin, len(published), claim=claim)
-        offset, time_ms = await self._log.transact(Transaction(alerts, rejects, written, claim))
+        # Further markers may come between. `alert_end` accounts for that of this transaction, and of the claim.
+        least = self.meta.alert_end - 3, self._state_offset + len(written)
+        offset, time_ms, state_offset = await self._log.transact(Transaction(alerts, rejects, written, claim))
+        self._require_same("alerts", offset, least[0])
+        self._require_same("state", state_offset, least[1])
         if offset is not None:
             self.meta.alert_offset = offset
+        if state_offset is not None:
+            self._state_offset = state_offset
         self.time_ms = max(self.time_ms, time_ms)  # a leader's clock may be behind the former one's
         self._broken = False
         return len(published)
+
+    def _require_same(self, name: str, offset: int | None, least: int) -> None:
+        """Raise `RecordsLost` where a record's offset is below those of earlier records; the next `open` finds out."""
+        if offset is not None and offset < least:
+            topic = getattr(self._settings.topics, name)
+            raise RecordsLost(
+                f"shard {self._shard}: a record has offset {offset} of topic {topic!r}, where earlier records end at "
+                f"{least}: the topic was created again or cut short"
+            )
 
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
         """Encode events as they enter the outbox, so that a second publication has the same bytes."""

@@ -6,14 +6,14 @@ was written may or may not appear until `Log.fence` has returned again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.state.accounts import Commit
 from stream_svt.protocol.records import Record
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import RetiredDatasets
@@ -38,13 +38,15 @@ class Transaction:
 
 
 class Written(NamedTuple):
-    """What a transaction wrote: offset of its newest alert (None without one), and its time.
+    """What a transaction wrote: offset of its newest alert (None without one), its time, and offset of its last record.
 
-    ``time_ms`` is in milliseconds since 1970, set by the broker where the topic says so, else by this worker.
+    ``time_ms`` is in milliseconds since 1970, set by the broker where the topic says so, else by this worker. The last
+    record is that of the state partition, None where it is not known.
     """
 
     alert_offset: int | None
     time_ms: int
+    state_offset: int | None = None
 
 
 class Log(Protocol):
@@ -55,6 +57,9 @@ class Log(Protocol):
 
     async def transact(self, transaction: Transaction) -> Written:
         """Write everything or nothing."""
+
+    async def topic_ids(self) -> dict[str, str]:
+        """Return the ids of the state topic and the alert topic, where brokers have them."""
 
     async def check_fenced(self) -> None:
         """Raise `Fenced` if another writer has taken over; writes nothing to the state and alert partitions."""
@@ -92,6 +97,9 @@ class Feed(Protocol):
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset of the shard's partition of each topic."""
 
+    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return the ids of topics, where brokers have them: a topic that is created again has another one."""
+
     async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
         """Pass the records from an offset to the topic's end, as of now, to ``take``; the next fetch is unchanged."""
 
@@ -105,14 +113,17 @@ class Feed(Protocol):
         cannot be read and no other topic has any.
         """
 
-    async def position(self, topic: str) -> int:
-        """Return the offset of the next fetch: past commit markers, too."""
+    def position(self, topic: str) -> int | None:
+        """Return the offset of the next fetch, None where `seek` named none.
+
+        It has passed every record that a fetch returned, and the markers, aborted and compacted records behind them.
+        """
 
     def seek(self, topic: str, offset: int) -> None:
         """Read on from this offset."""
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end of the topic as of the last fetch, None if not known yet."""
+        """Return the end of the topic as of the last fetch, open transactions included; None if not known yet."""
 
 
 class Decoder(Protocol):
@@ -120,9 +131,6 @@ class Decoder(Protocol):
 
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
         """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
-
-    def read(self, records: Sequence[Record]) -> Iterator[None]:
-        """Do in slices what would take `decode`, which is called next with the same records, too long."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries in the first of consecutive records, at least one; malformed ones go to `rejects`.
@@ -171,7 +179,7 @@ class Clock:
 
 
 class Observer(Protocol):
-    """Counts and times what a shard does, once durable; `stream_svt.service.metrics` defines the names."""
+    """Counts and times what a shard does, once durable; `stream_svt.worker.metrics` defines the names."""
 
     def committed(self, commit: Commit) -> None:
         """Count what a durable commit holds."""

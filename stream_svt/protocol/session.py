@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsUnreadable, TimestampAhead
 from stream_svt.monitor import operations
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.operations import Command, CommandProgress
-from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
+from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import (
     change_spec_in_slices,
     check_declared,
@@ -28,12 +28,14 @@ from stream_svt.monitor.takeover import (
     load_in_slices,
     retire,
     retired_datasets,
+    take_mutes,
 )
-from stream_svt.protocol.committer import FEW, Committer
-from stream_svt.protocol.controls import Controls, Gate
+from stream_svt.protocol.controls import CommandPhase, Controls
 from stream_svt.protocol.ports import Decoder, Stopped
 from stream_svt.protocol.records import Record, Records
 from stream_svt.protocol.shard_states import Cause, ShardSignal
+from stream_svt.protocol.state_records import created_again
+from stream_svt.protocol.transaction_loop import FEW, TransactionLoop
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(eq=False, kw_only=True)
-class ShardSession(Committer):
+class ShardSession(TransactionLoop):
     """Runs a shard until told to stop.
 
     With a cadence every transaction begins at a tick, a multiple of the cadence since the session began. One fetch is
@@ -64,9 +66,14 @@ class ShardSession(Committer):
     """
 
     _decoders: Mapping[str, Decoder] = field(init=False, default_factory=dict)
+    _replaced: set[str] = field(init=False, default_factory=set)
+    """Topics that were created again since the state was written."""
     _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
     """By topic, the offset up to which an earlier owner may have stepped it."""
     _replayed: bool = field(init=False, default=False)
+    _ends: Mapping[str, int] = field(init=False, default_factory=dict)
+    """Ends of topics when the replay was complete, of those not read to there, and when these were read."""
+    _ends_read_ms: int = field(init=False, default=0)
     _undecoded: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
     """By topic whose next record cannot be decoded yet, when to try again and the number of tries."""
 
@@ -84,6 +91,7 @@ class ShardSession(Committer):
         engine = self.engine
         self._decoders = self.workload.decoders(engine)
         spans = await self.feed.spans([*self.workload.topics, self.control])
+        await self._compare_topic_ids()
         await self._seek_commands(*spans[self.control])
         await self.in_slices(close_undeclared(engine), commits=True)
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
@@ -91,6 +99,7 @@ class ShardSession(Committer):
         if self.commands.closing:  # nothing is tested any more, so nothing is replayed
             await self.in_slices(retire(engine), commits=True)
         else:
+            await self.in_slices(take_mutes(engine), commits=True)
             self._replay_to = await self._seek_topics(spans)
         await self.commit()
         seconds = self.clock.now() - began
@@ -100,11 +109,20 @@ class ShardSession(Committer):
         log.info(line, self.shard, len(records), seconds, self.journal.records.sealing.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
+    async def _compare_topic_ids(self) -> None:
+        """Find out which topics were created again; those of which something was read keep their stored id for now."""
+        known, engine = self.journal.meta.topic_ids, self.engine
+        found = await self.feed.topic_ids([*self.workload.topics, self.control])
+        self._replaced = created_again(known, found)
+        lost = {topic for topic in self._replaced if engine.next_offset(topic)}
+        known |= {topic: number for topic, number in found.items() if topic not in lost}
+        self.status.topic_ids = {**known}
+
     async def _seek_commands(self, first: int, end: int) -> None:
         """Read commands on from the stored offset; withdrawals up to the end take precedence over what lies before."""
-        start = self.commands.begin_at(first, end)
+        start = self.commands.begin_at(first, end, replaced=self.control in self._replaced)
         if start < end:
-            await self.feed.scan(self.control, start, self.commands.foresee)
+            await self.feed.scan(self.control, start, self.commands.note_withdrawal)
         self.feed.seek(self.control, start)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
@@ -112,6 +130,7 @@ class ShardSession(Committer):
         gone = retired_datasets(workload.spec, records, meta.progress)
         await self.in_slices(workload.gather(self.shard, gone))
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
+        engine.topic_ids = meta.topic_ids  # a successor begins with those of the positions that it takes over
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
         await self.publish_backlog()  # a commit is allowed only after all earlier charges are published
         progress = self.journal.meta.progress
@@ -156,7 +175,11 @@ class ShardSession(Committer):
                     continue
                 engine.begin(topic, offset)
             starts[topic] = offset
-        lost = {topic: at for topic, at in starts.items() if not spans[topic][0] <= at <= spans[topic][1]}
+        lost = {
+            topic: at
+            for topic, at in starts.items()
+            if (at and topic in self._replaced) or not spans[topic][0] <= at <= spans[topic][1]
+        }
         # Accepting a loss charges for it, and lost records cannot be replayed.
         replay_to = {
             topic: min(self.read_to.get(topic, 0), spans[topic][1]) for topic in starts if topic not in lost
@@ -173,7 +196,7 @@ class ShardSession(Committer):
         left = dict(lost)
         while left:
             self._park(left, spans)
-            while (command := await self.next_command(Gate.LOSS)) is None:
+            while (command := await self.next_command(CommandPhase.LOSS)) is None:
                 if self.uncommitted:
                     await self.commit()
                 await self.publish_all()
@@ -185,13 +208,14 @@ class ShardSession(Committer):
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self.use_up(command, accepted=operations.apply(self.engine, command))
+                self.consume_number(command, accepted=operations.apply(self.engine, command))
             await self.commit()
             await self.publish_all()  # the next commit may be far away
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
         gaps = [
-            f"from offset {offset} of {topic!r}, which now holds {spans[topic][0]} to {spans[topic][1]}"
+            f"from offset {offset} of {topic!r}, which {'was created again and ' * (topic in self._replaced)}now holds "
+            f"{spans[topic][0]} to {spans[topic][1]}"
             for topic, offset in lost.items()
         ]
         commands = [
@@ -211,10 +235,13 @@ class ShardSession(Committer):
         topic, engine = command.topic, self.engine
         first, end = (await self.feed.spans([topic]))[topic]  # retention may have deleted more
         await self.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
-        operations.skip_lost_records(engine, topic, first, end)
+        # In a topic that was created again, no monitor has read what its offset says.
+        operations.skip_lost_records(engine, topic, first, -1 if topic in self._replaced else end)
+        self.journal.meta.topic_ids |= await self.feed.topic_ids([topic])
+        self.status.topic_ids = {**self.journal.meta.topic_ids}
         self.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
-        self.use_up(command, accepted=True)
+        self.consume_number(command, accepted=True)
         message = f"reading goes on: {topic} at offset {first}"
         operations.reply(engine, command, accepted=True, message=message)
 
@@ -254,6 +281,8 @@ class ShardSession(Committer):
                 continue
             full = self.uncommitted >= self.policy.max_records or not self.seconds_left
             due = self.uncommitted > 0 and (full or self.journal.pending > 0)
+            # Clocks that the watermarks advance must be durable before the next record is stepped.
+            due = self._advance_watermarks() or due or self.positions_due
             if self.policy.cadence is not None or due:
                 await self.commit()
             elif not records and self.journal.pending:
@@ -279,6 +308,7 @@ class ShardSession(Committer):
                 self.feed.seek(topic, fetched[0].offset)
             elif fetched and (found := self._decodable(topic, Records.of(fetched))):
                 interrupted = not await self._step_through(topic, found)
+        self.advance_positions()
 
     def _decodable(self, topic: str, fetched: Records) -> Records:
         """Return the records before the first one that cannot be decoded yet; that one is read again later."""
@@ -308,24 +338,28 @@ class ShardSession(Committer):
         if len(fetched) > FEW:  # fewer are decoded in the turn in which they were fetched
             await self.yield_turn()
         found, future = self._split_future(topic, fetched)
-        await self.in_slices(self._decoders[topic].read(found))
         self.observer.count("records_total", topic, by=len(found))
         while found:
             batch = self._decoders[topic].decode(found)
             count = int(np.searchsorted(found.offset, batch.end))
             found = found[count:]
             last = future is not None and not found
-            if not await self._step_batch(batch, count, commits=last):
+            if not await self._step_batch(batch, count, commits=last, is_last=not found and not last):
                 return False
             if found and (self.feed.stopping or self.feed.held):
                 self.feed.seek(topic, int(found.offset[0]))
                 return False
+            if found:
+                await self.yield_turn()
         if future is not None:
             raise future
         return True
 
-    async def _step_batch(self, batch: QueryBatch, count: int, *, commits: bool) -> bool:
-        """Step the engine through a batch of ``count`` records, and commit if it is urgent, or ``commits``."""
+    async def _step_batch(self, batch: QueryBatch, count: int, *, commits: bool, is_last: bool) -> bool:
+        """Step the engine through a batch of ``count`` records, and commit if it is urgent, or ``commits``.
+
+        ``is_last``: nothing that was fetched of its topic follows.
+        """
         topic = batch.topic
         if batch.end > self.read_to.get(topic, 0):
             self.read_to[topic] = batch.end
@@ -344,6 +378,8 @@ class ShardSession(Committer):
                     self.feed.seek(topic, self.engine.next_offset(topic) or batch.first)
                     return False
                 self.uncommitted += count  # some of these are not stepped yet
+        if is_last:
+            self.advance_positions([topic])
         if self.policy.cadence is None and step.urgent and not self._is_behind(batch):
             with self.clock.ahead():
                 await self.commit(at_once=self.uncommitted <= FEW)
@@ -354,12 +390,12 @@ class ShardSession(Committer):
 
     def _is_behind(self, batch: QueryBatch) -> bool:
         """Tell whether so much waits that its throughput counts: what is charged is published with the next commit."""
-        end = self.feed.high_water(batch.topic) or 0
-        return len(batch) > MANY or end - batch.end > self.policy.max_records
+        unread = (self.feed.high_water(batch.topic) or 0) - (self.engine.next_offset(batch.topic) or 0)
+        return len(batch) > MANY or unread > self.policy.max_records
 
     def _split_future(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:
         """Return the records before the first one stamped too far in the future, and the error for that one, if any."""
-        latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
+        latest = self._latest_ms
         if not self.engine.needs_timestamps(topic) or int(found.timestamp.max()) <= latest:
             return found, None
         index = int((found.timestamp > latest).argmax())
@@ -376,6 +412,11 @@ class ShardSession(Committer):
             raise error
         return found[:index], error
 
+    @property
+    def _latest_ms(self) -> int:
+        """The latest timestamp of a query that durations count for, now."""
+        return int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
+
     async def _barrier(self) -> None:
         """Carry out what must happen between commits: commands and, after the replay, the change of specification."""
         self.status.beat = self.clock.now()
@@ -383,24 +424,25 @@ class ShardSession(Committer):
             await self._finish_replay()
         if self.commands.may_continue(replayed=self._replayed):
             await self.continue_command()
-        gate = Gate.OPEN if self._replayed else Gate.REPLAY
-        while not self.commands.closed and (command := await self.next_command(gate)):
+        phase = CommandPhase.OPEN if self._replayed else CommandPhase.REPLAY
+        while not self.commands.closed and (command := await self.next_command(phase)):
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:
-        """Carry out a command, or begin one to all datasets: its number becomes durable with its effect."""
-        if command.for_all:
-            self.use_up(command, accepted=False, in_progress=CommandProgress(command))
+        """Carry out a command, or begin one to many datasets: its number becomes durable with its effect."""
+        if command.for_many:
+            self.consume_number(command, accepted=False, in_progress=CommandProgress(command))
         else:
-            self.use_up(command, accepted=operations.apply(self.engine, command))
+            self.consume_number(command, accepted=operations.apply(self.engine, command))
         await self.continue_command()
 
     async def _finish_replay(self) -> None:
         """Change to the configured specification once the replay is complete."""
         engine, topics = self.engine, self.workload.topics
         for topic, end in self._replay_to.items():
-            if await self.feed.position(topic) < end:
+            if (self.feed.position(topic) or 0) < end:
                 return
+        self.advance_positions()
         await self.commit()
         unread = {
             topic
@@ -414,12 +456,16 @@ class ShardSession(Committer):
         await self.in_slices(change_spec_in_slices(engine, spec))
         self._decoders = self.workload.decoders(engine)
         for topic in topics:
-            engine.begin(topic, await self.feed.position(topic))
+            engine.begin(topic, self.feed.position(topic) or 0)
+        for runner in engine.runners.values():
+            # Its monitor may have had no durations when it read a wrong timestamp.
+            runner.clock_ms = min(runner.clock_ms, self._latest_ms)
         engine.adopt(self.workload.version)
         await self.in_slices(retire(engine), commits=True)
         if engine.datasets.patterns:
-            ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
-            engine.advance_watermarks(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
+            self._ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
+            self._ends_read_ms = int((self.clock.epoch() - IDLE_MARGIN) * 1000)
+            self._advance_watermarks()
         # Only once the configuration is accepted and removed monitors are closed.
         for topic in self.read_to.keys() - engine.topics():
             del self.read_to[topic]
@@ -428,6 +474,18 @@ class ShardSession(Committer):
         self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)
 
+    def _advance_watermarks(self) -> bool:
+        """Find out which periods are over, at first and for each topic read to its end; return whether one was."""
+        reached = {
+            topic: end
+            for topic, end in self._ends.items()
+            if (offset := self.engine.next_offset(topic)) is not None and offset >= end
+        }
+        if reached or not self._replayed:
+            self.engine.advance_watermarks(reached, self._ends_read_ms)
+        self._ends = {topic: end for topic, end in self._ends.items() if topic not in reached}
+        return bool(reached)
+
     def _update_status(self) -> None:
         status, records = self.status, self.journal.records
         status.beat = self.clock.now()
@@ -435,6 +493,9 @@ class ShardSession(Committer):
         status.sequence = records.meta.sequence
         for topic in self.workload.topics:
             high = self.feed.high_water(topic)
+            # No monitor reads a topic that is new in the configuration before the replay is complete.
+            read_ms = (runner.read_ms for runner in self.engine.runners_of(topic))
+            status.read_ms[topic] = max(read_ms, default=0)
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 

@@ -91,8 +91,9 @@ class ShardStatus:
     """The published status of a shard; all of it is committed or public.
 
     ``outbox`` is the number of charged events that are not published yet; ``totals`` is None until the shard's state
-    was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open, or why one of
-    its topics waits.
+    was read; ``read_ms`` has the broker's timestamp of the newest query read, by topic, 0 for none; ``topic_ids`` are
+    those at the takeover. ``reason`` says in words, and ``cause`` for machines, why the shard is not open, or why one
+    of its topics waits.
     """
 
     shard: int
@@ -105,6 +106,8 @@ class ShardStatus:
     outbox: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
+    read_ms: dict[str, int] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
     views: dict[str, DatasetView] = field(default_factory=dict)
     totals: Totals | None = None
     committed_at: float = 0.0

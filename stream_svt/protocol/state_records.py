@@ -22,7 +22,7 @@ import msgspec
 
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor import released
-from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
+from stream_svt.monitor.state.accounts import BOUNDS, Bounds, Commit
 from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 from stream_svt.settings.sections import TopicsConfig
@@ -66,10 +66,11 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         state_id: Random bytes, drawn when the state begins: what commands name. Public.
         last_event, published: Number of the newest event charged, and of the newest one published, by this
             transaction at the latest.
-        origin, published_origin: Their origins (see `stream_svt.protocol.rollback`).
+        origin, published_origin: Their origins (see `stream_svt.protocol.history.rollback`).
         alert_offset: Offset of a published event on the alert partition: the rollback check reads from there.
         alert_end: End of the alert partition that this transaction and those before account for, their commit
             markers included.
+        topic_ids: The ids of the topics that offsets of the state are of, by topic, where brokers have ids.
         read_to: By query topic, the offset that bounds what was ever stepped. A record past it is stepped only
             once a larger bound is durable.
         noise_key, digest_key: Secrets of the shard; drawn once, durable before their first use.
@@ -92,6 +93,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     published_origin: str = ""
     alert_offset: _Count | None = None
     alert_end: _Count = 0
+    topic_ids: dict[str, str] = {}
     read_to: dict[str, _Count] = {}
     noise_key: _Secret
     digest_key: _Secret
@@ -137,7 +139,12 @@ class JournalSettings:
     yield_to_loop: Callable[[], Awaitable[None]] = no_yield
 
 
-def other_homes(began: tuple[int, str], topics: TopicsConfig) -> str:
+def created_again(known: Mapping[str, str], found: Mapping[str, str]) -> set[str]:
+    """Return the topics whose id is not the ``known`` one; a topic without a known id is none of them."""
+    return {topic for topic, number in found.items() if known.get(topic, number) != number}
+
+
+def other_partitioning(began: tuple[int, str], topics: TopicsConfig) -> str:
     """Say that an application began with another number of partitions, or another partitioner."""
     return (
         f"the application began with topics.partitions: {began[0]} and topics.partitioner: {began[1]}, and this "
@@ -185,7 +192,7 @@ class ShardRecords:
         if digest(self._total + self._chunks_total) != meta.digest:
             raise self.unreadable(
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
-                "to an older version"
+                "to an older version, or the topic was created again under a running worker"
             )
         if key_id != own:
             # The digest's secret is known to holders of the old key, and to readers of a plain state.

@@ -3,8 +3,9 @@
 The privacy proof is an alignment: if the noise of the first stream moves as `docs/privacy-guarantee.md` states, the
 neighbour gives the same outputs, and the moves cost at most the charge. This test runs the whole engine, not only a
 mechanism, on random streams with crashes, commands and changes of the specification: first with fresh noise, then on
-the neighbour with the moved noise. It compares everything that is released or visible: events, rejects, counts, views,
-positions, which steps request a commit, and the keys and lengths of all state records.
+the neighbour with the moved noise. The records that follow, on both streams, depend on the events released so far. The
+test compares everything that is released or visible: events, rejects, counts, views, positions, which steps request a
+commit, and the keys and lengths of all state records.
 
 A failure is a counterexample: something visible depends on a value, or an alignment costs more than the charge. A pass
 is not a proof; the test detects changes of the code that break the proof.
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import chain, repeat, zip_longest
+from zlib import crc32
 
 import numpy as np
 
+from stream_svt.columns.query_batch import Integers
 from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Blocks, Identity, Words, decimal_context, draw_threshold, exact_draw
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
-from stream_svt.monitor.batch import Integers
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Alert, ReleasedEvent
@@ -34,6 +36,8 @@ from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.streams import (
     Case,
+    Decode,
+    QueryRecord,
     RandomSource,
     StepTo,
     Stream,
@@ -137,7 +141,8 @@ class NoiseSource:
     Attributes:
         first: On the neighbour, the noise of the first stream.
         run_words: On the neighbour, the words of threshold noise by number of the run.
-        shifts: On the neighbour, the shift of the threshold noise and the law of each test whose noise moves with it.
+        shifts: On the neighbour, for each test whose noise moves: the shift of the threshold noise, the law, and the
+            largest move that the charge pays for.
         thresholds: Words given for the threshold noise of each run, by its number; last those of the next run.
         tests: Grid value and uniforms of every test so far.
         moves: Grid steps by which the noise of tests was moved.
@@ -146,7 +151,7 @@ class NoiseSource:
     rng: RandomSource
     first: NoiseSource | None = None
     run_words: Mapping[int, list[int]] = field(default_factory=dict)
-    shifts: Mapping[Test, tuple[int, Law]] = field(default_factory=dict)
+    shifts: Mapping[Test, tuple[int, Law, int]] = field(default_factory=dict)
     thresholds: list[list[int]] = field(default_factory=lambda: [[]])
     tests: dict[Test, tuple[int, Uniforms]] = field(default_factory=dict)
     moves: dict[Test, int] = field(default_factory=dict)
@@ -190,9 +195,10 @@ class NoiseSource:
         if self.first is not None and test in self.first.tests:
             before, uniforms = self.first.tests[test]
             if test in self.shifts:
-                shift, law = self.shifts[test]
+                shift, law, most = self.shifts[test]
                 self.moves[test] = shift + before - value
-                uniforms = moved(uniforms, self.moves[test], law)
+                # A larger move costs more than the charge; noise that large takes minutes to draw.
+                uniforms = moved(uniforms, max(-2 * most, min(self.moves[test], 2 * most)), law)
         else:
             uniforms = [self.rng.randrange(0, 1 << _WORD)], [self.rng.randrange(0, 1 << _WORD)]
         self.tests[test] = value, uniforms
@@ -225,11 +231,13 @@ class _Execution:
         runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
         seen: Number of runs that drew noise before the last commit or crash.
         alerts: Every alert with the test that it reports.
+        written: Records of each topic so far; a restart reads the same ones again.
     """
 
     case: Case
-    stream: Stream
+    streams: tuple[Stream, Stream]
     noise: NoiseSource
+    decode: Decode
     spec: ApplicationSpec = field(init=False)
     engine: Engine = field(init=False)
     records: dict[bytes, bytes] = field(default_factory=dict)
@@ -241,6 +249,8 @@ class _Execution:
     numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
     seen: int = 0
     tested: int = 0
+    written: dict[str, list[QueryRecord]] = field(default_factory=dict)
+    _digest: int = 0
 
     def __post_init__(self) -> None:
         self.spec = self.case.spec
@@ -281,7 +291,7 @@ class _Execution:
         first = self.engine.next_offset(feed.topic)
         if first is None or first >= feed.last:
             return
-        batch = batch_of_records(feed.topic, self.stream[feed.topic][first : feed.last], first)
+        batch = self.decode(feed.topic, self._written(feed.topic, feed.last)[first : feed.last], first)
         done = False
         while not done:
             step = self.engine.step(batch)
@@ -289,6 +299,17 @@ class _Execution:
             done = step.done
             if step.durable_first:
                 self._commit()
+
+    def _written(self, topic: str, last: int) -> list[QueryRecord]:
+        """Return the records of a topic; those up to an offset that nobody wrote are written now."""
+        records = self.written.setdefault(topic, [])
+        for offset in range(len(records), last):
+            records.append(self.streams[self._choice(offset)][topic][offset])
+        return records
+
+    def _choice(self, offset: int) -> int:
+        """Return which of its two records the environment writes at an offset: by all events released so far."""
+        return self._digest >> offset % 32 & 1
 
     def _change_spec(self, spec: ApplicationSpec) -> None:
         for _ in close_removed(self.engine, spec):
@@ -319,7 +340,9 @@ class _Execution:
             shift = mechanism.threshold_shift(self.case.directions[dataset])
             self.runs[number] = _DurableRun(dataset, mechanism, shift)
             self.numbers[name, self.spec.datasets[dataset].name, run] = number
-        self.events += commit.events
+        if commit.events:
+            self.events += commit.events
+            self._digest = crc32(repr(commit.events).encode(), self._digest)
         for alert in (event.data for event in commit.events):
             if isinstance(alert, Alert):
                 number = self.numbers[alert.monitor, alert.dataset, alert.run]
@@ -328,19 +351,30 @@ class _Execution:
                 self.alerts.append((alert, (number, *row, names.index(alert.branch))))
 
 
-def prove(spec: ApplicationSpec, rngs: Iterable[RandomSource]) -> Summary:
-    """Test a pair of neighbouring streams for each source of pseudo-random numbers, up to a counterexample."""
+def prove(
+    spec: ApplicationSpec,
+    rngs: Iterable[RandomSource],
+    decoder: Callable[[ApplicationSpec, RandomSource], Decode] = lambda *_: batch_of_records,
+) -> Summary:
+    """Test a pair of neighbouring streams for each source of pseudo-random numbers, up to a counterexample.
+
+    ``decoder`` returns how the records of a specification's topics reach the engine.
+    """
     summary = Summary()
     for rng in rngs:
-        summary.counterexample = check_case(case_of(reduce_spec(spec, rng), rng), rng, summary)
+        small = reduce_spec(spec, rng)
+        case = case_of(small, rng)
+        summary.counterexample = check_case(case, rng, summary, decoder(small, rng))
         if summary.counterexample is not None:
             break
     return summary
 
 
-def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
+def check_case(
+    case: Case, rng: RandomSource, summary: Summary, decode: Decode = batch_of_records
+) -> str | None:
     """Run both streams of a case; return the first visible difference or a cost above the charge, or None."""
-    first = _Execution(case, case.first, NoiseSource(rng))
+    first = _Execution(case, case.first, NoiseSource(rng), decode)
     summary.cases += 1
     summary.queries += first.tested
     summary.runs += len(first.runs)
@@ -361,9 +395,10 @@ def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
         run_words[number] = words
     shifts = {}
     for _, test in first.alerts:
-        run = first.runs[test[0]]
-        shifts[test] = run.shift, run.mechanism.branch_laws[test[-1]]
-    second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts))
+        run, number = first.runs[test[0]], test[-1]
+        law, branch = run.mechanism.branch_laws[number], run.mechanism.branches[number]
+        shifts[test] = run.shift, law, math.ceil(branch.charge_units / (UNITS_PER_EPSILON * law.rate))
+    second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts), decode)
     return _difference(first.observations, second.observations) or _costs(first, second, summary)
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, groupby
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from stream_svt.columns.query_batch import NO_TEXTS, QueryBatch
+from stream_svt.columns.strings import TextCodes, TextList, TextParts, Texts
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
-from stream_svt.monitor.accounts import BOUNDS, Bounds
-from stream_svt.monitor.batch import NO_TEXTS, QueryBatch
-from stream_svt.monitor.operations import Action, Command
-from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts
+from stream_svt.monitor.operations import TO_MONITORS, Action, Command
+from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
@@ -45,6 +45,8 @@ _SMALL_BOUNDS = Bounds(runs=2, records=4, rejects=3, cost=300)
 ACTIONS = (
     Action.PAUSE,
     Action.CLOSE,
+    Action.MUTE,
+    Action.UNMUTE,
     Action.RAISE_BUDGET,
     Action.WITHDRAW,
     *[Action.RESUME, Action.RESAMPLE] * 2,
@@ -93,6 +95,10 @@ Stream = Mapping[str, Sequence[QueryRecord]]
 """Records by topic."""
 
 
+Decode: TypeAlias = Callable[[str, Sequence[QueryRecord], int], QueryBatch]
+"""Returns records of a topic as a batch that starts at an offset. The same function serves both streams."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepTo:
     """Step through a topic up to an offset."""
@@ -107,19 +113,21 @@ ScriptStep = StepTo | Command | ApplicationSpec | Literal["commit", "crash"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pair of neighbouring streams.
+    """A pair of neighbouring streams whose records depend on what was released.
 
     Attributes:
         spec: The first specification.
         script: Steps, the same on both streams.
+        first, second: Two possible records for each offset of a topic, on the first stream and on its neighbour. What
+            was released before a record is written decides which of the two it is.
         directions: How the answers of each dataset move from the first stream to the second.
         bounds: Limits of a step and a commit.
     """
 
     spec: ApplicationSpec
     script: tuple[ScriptStep, ...]
-    first: Stream
-    second: Stream
+    first: tuple[Stream, Stream]
+    second: tuple[Stream, Stream]
     directions: tuple[Neighbours, ...]
     bounds: Bounds = BOUNDS
 
@@ -209,21 +217,30 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
         directions.append(rng.choice([Neighbours.UP, Neighbours.DOWN] + [Neighbours.MIXED] * free))
         distances.append(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)))
     topics = sorted({topic for known in every for topic in known.topics()})
-    first = {topic: _records(topic, every, rng) for topic in topics}
-    second = {
-        topic: [
-            replace(
-                record,
-                rows=tuple(
-                    _moved(row, directions[row.dataset], distances[row.dataset], rng) for row in record.rows
-                ),
-            )
-            for record in records
-        ]
-        for topic, records in first.items()
+
+    def neighbour(stream: Stream) -> Stream:
+        return {
+            topic: [
+                replace(
+                    record,
+                    rows=tuple(
+                        _moved(row, directions[row.dataset], distances[row.dataset], rng)
+                        for row in record.rows
+                    ),
+                )
+                for record in records
+            ]
+            for topic, records in stream.items()
+        }
+
+    stream, drawn = ({topic: _records(topic, every, rng) for topic in topics} for _ in range(2))
+    instead = {
+        topic: [*drawn[topic][: len(records)], *records[len(drawn[topic]) :]]
+        for topic, records in stream.items()
     }
     bounds = _SMALL_BOUNDS if rng.random() < 0.2 else BOUNDS
-    return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions), bounds)
+    first, second = (stream, instead), (neighbour(stream), neighbour(instead))
+    return Case(spec, _script(spec, later, stream, rng), first, second, tuple(directions), bounds)
 
 
 def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[QueryRecord]:
@@ -233,8 +250,10 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
         [one.terms.from_ms for one in datasets if one.terms.from_ms is not None] or [1_000_000]
     )
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
-    columnar = rng.random() < _COLUMNAR
+    has_layout = monitors[0].record is not None  # then a record is one query without options
+    columnar = rng.random() < _COLUMNAR and not has_layout
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
+    options *= not has_layout
     writer = _Writer([_Values.of(monitor) for monitor in monitors], options, series, sets, rng)
     records: list[QueryRecord] = []
     rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
@@ -353,16 +372,29 @@ def _script(
             # The engine reads the same records again before the next step, as after a takeover.
             script += ["crash", *(StepTo(read, last) for read, last in sorted(fed.items()))]
         elif kind < 0.65:
-            script.append(_command(spec, len(script), rng))
+            now_ms = max(stream[read][last - 1].rows[0].time_ms for read, last in fed.items() if last)
+            script.append(_command(spec, len(script), now_ms, rng))
         elif kind < 0.75 and remaining:
             script.append(remaining[0])
             fed |= {read: 0 for read in remaining.pop(0).topics() if read not in fed}
     return (*script, "commit")
 
 
-def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
-    dataset, limit = rng.choice(spec.datasets), ""
+def _command(spec: ApplicationSpec, number: int, now_ms: int, rng: RandomSource) -> Command:
+    dataset, options = rng.choice(spec.datasets), dict[str, Any]()
     action = rng.choice(ACTIONS)
+    end = max(now_ms + rng.choice(_CLOCK_STEPS), 1)
+    if action is Action.PAUSE:
+        options["until"] = rng.choice((0, end))
+    if action in (Action.MUTE, Action.UNMUTE):
+        options["series"] = f"s{rng.randrange(0, _SERIES)}"
+    if action is Action.MUTE:
+        options |= rng.choice(({"until": end}, {"until_word": "run"}, {"until_word": "period"}))
     if action is Action.RAISE_BUDGET:
-        limit = as_text(dataset.terms.limit + dataset.terms.kind.units * (1 + number), dataset.terms.kind)
-    return Command(id=f"c{number}", action=action, dataset=dataset.name, limit=limit)
+        options["limit"] = as_text(
+            dataset.terms.limit + dataset.terms.kind.units * (1 + number), dataset.terms.kind
+        )
+    named = rng.random() < 0.7 or action not in TO_MONITORS
+    several = () if named else tuple(one.name for one in spec.datasets if rng.random() < 0.5)
+    options |= {"datasets": several} if several else {"dataset": dataset.name}
+    return Command(id=f"c{number}", action=action, **options)

@@ -1,199 +1,25 @@
-"""Specification of an application: datasets, monitors, carried-over balances, and checks between them."""
+"""Specification of an application: datasets, monitors, and checks between them."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
-from typing import Literal
+from functools import cached_property
 
-import msgspec
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from stream_svt.errors import Problem
-from stream_svt.mechanisms.numbers import exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.privacy.loss import KINDS, Kind, as_text, to_loss, to_units
+from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import fields
-from stream_svt.settings.datasets import (
-    MAX_DATASETS,
-    DatasetSpec,
-    Generator,
-    ReadNames,
-    is_over,
-    lines_of,
-    period_end,
-)
+from stream_svt.settings.carried import NOTHING, Carried, parse
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, ReadNames, lines_of, period_end
 from stream_svt.settings.document import Document, did_you_mean, quote, read
-from stream_svt.settings.monitors import Declared, MonitorSpec, digest
+from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.sections import ConfigDocument
-
-
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    unit: str
-    measure: Literal["epsilon", "rho"]
-    declared: str
-    limit: str
-    spent: str
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """One dataset's ledger, in ledger units; ``declared`` is the limit declared, before commands raised it."""
-
-    unit: str
-    kind: Kind
-    declared: int
-    limit: int
-    spent: int
-
-
-class _CarryOver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Origin of carried-over balances: the closed application, and the cluster and alert topic it was read from.
-
-    ``complete`` tells whether every dataset that ever spent anything is included; ``watermarks`` are, by pattern of a
-    generator, the end of the last period that is over for the one ``successor``.
-    """
-
-    application: str
-    cluster: str
-    alerts: str
-    successor: str
-    complete: bool
-    topics: dict[str, Declared]
-    watermarks: dict[str, int]
-
-
-class _Head(_CarryOver, frozen=True, forbid_unknown_fields=True, tag_field="carry_over", tag=1):
-    datasets: int
-
-
-class Carried(_CarryOver, frozen=True, dict=True):
-    """Balances that a successor takes over from a closed application, by the name of the dataset.
-
-    In the file that ``stream-svt carry-over`` writes, each line is a JSON document: a head, then one dataset a line,
-    with amounts as exact decimal texts in the dataset's measure.
-    """
-
-    datasets: dict[str, Balance]
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the file."""
-        head = _Head(**structs.asdict(self) | {"datasets": len(self.datasets)})
-        yield msgspec.json.encode(head, enc_hook=str, order="deterministic").decode()
-        for name, one in sorted(self.datasets.items()):
-            amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
-            yield msgspec.json.encode(_Line(name, one.unit, one.kind.measure, *amounts)).decode()
-
-    @cached_property
-    def digest(self) -> str:
-        """Sixteen hex digits of the content, stored in the state of every shard of the successor; "" for nothing."""
-        content = "".join(f"{line}\n" for line in self.lines())
-        return hashlib.sha256(content.encode()).hexdigest()[:16] if self.application else ""
-
-    def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
-        """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
-        terms = dataset.terms
-        name, before = f"dataset {quote(dataset.name)}", repr(self.application)
-        if is_over(dataset.name, self.watermarks):
-            began = f"had begun when {before} was closed: it cannot be opened again"
-            return "" if terms.pattern else f"{name} has the name of a period that {began}"
-        known = None if terms.pattern else self.datasets.get(dataset.name)
-        if known is None:  # the periods of a generator that is no longer declared have no watermark
-            missing = (
-                f"{name} is not in the carried-over file, and alerts of {before} are missing, so its spending is "
-                "unknown. Write new: true if it was never declared there"
-            )
-            return "" if self.complete or new or terms.pattern in self.watermarks else missing
-        if new:
-            return f"{name} is not new: {before} declared it. Remove new"
-        if terms.unit != known.unit:
-            return f"{name} must keep its privacy unit {quote(known.unit)}"
-        if terms.kind is not known.kind or terms.limit not in (known.declared, known.limit):
-            limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
-            raises = "'stream-svt control raise-budget' raises it"
-            return f"{name} must keep its limit {limit}, of which a part may be spent: {raises}"
-        return ""
-
-    def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
-        """Return a dataset with its earlier limit and spending."""
-        known = None if dataset.terms.pattern else self.datasets.get(dataset.name)
-        if known is None:
-            return dataset
-        return DatasetSpec(dataset.name, replace(dataset.terms, limit=known.limit, spent_before=known.spent))
-
-    def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
-        """Return the fields of a monitor that declare less than earlier ones of its topic, each with a remedy."""
-        if (declared := self.topics.get(monitor.topic)) is not None:
-            return declared.undercut(monitor)
-        if self.complete:
-            return {}
-        unknown = (
-            f"topic {quote(monitor.topic)} is not in the carried-over file, and alerts of {self.application!r} are "
-            "missing. Declare a monitor on the topic, with the largest sensitivity it ever had, in the earlier "
-            "application's configuration, and run carry-over again"
-        )
-        return {"topic": unknown}
-
-    def restart_conflict(self, pattern: str) -> str:
-        """Return which earlier dataset a generator of a pattern would start again; "" if none."""
-        for name, balance in self.datasets.items():
-            if balance.spent and period_end(pattern, name) and not is_over(name, self.watermarks):
-                return f"{self.application!r} spent budget of dataset {quote(name)}, which this would start again"
-        return ""
-
-
-NOTHING = Carried("", "", "", "", True, {}, {}, {})
-"""Nothing is taken over."""
-
-
-def parse(lines: Sequence[str]) -> Carried:
-    """Return the content of a file that ``stream-svt carry-over`` wrote; ValueError names an invalid line."""
-    found = [line for line in lines if line.strip()]
-    if not found:
-        raise ValueError("the file is empty: run 'stream-svt carry-over' again")
-    try:
-        head = msgspec.json.decode(found[0], type=_Head, dec_hook=lambda _, text: exact(text))
-    except msgspec.DecodeError as error:
-        raise ValueError(f"line 1: {error}: run 'stream-svt carry-over' of this version again") from None
-    if len(found) - 1 != head.datasets:
-        raise ValueError(
-            f"the file has {len(found) - 1} datasets, but line 1 says {head.datasets}: lines are missing or were added"
-        )
-    if any(declared.sensitivity <= 0 for declared in head.topics.values()):
-        raise ValueError("line 1: a sensitivity must be greater than 0")
-    datasets: dict[str, Balance] = {}
-    decoder = msgspec.json.Decoder(_Line)
-    for number, text in enumerate(found[1:], start=2):
-        try:
-            line = decoder.decode(text)
-            kind = KINDS[line.measure]
-            declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
-            if not (0 <= spent <= limit and 0 < declared <= limit):
-                raise ValueError("expected 0 <= spent <= limit and 0 < declared <= limit")
-            if line.name in datasets:
-                raise ValueError("a dataset occurs twice")
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
-        datasets[line.name] = Balance(line.unit, kind, declared, limit, spent)
-    return Carried(**structs.asdict(head) | {"datasets": datasets})
-
-
-@lru_cache(maxsize=10_000)
-def _units(text: str, kind: Kind) -> int:
-    """Return an amount in ledger units; cached, because most datasets have the same amounts."""
-    amount = exact(text)
-    units = to_units(amount, kind)
-    if to_loss(units, kind) != amount:
-        raise ValueError(f"{text} has more digits than a ledger stores")
-    return units
-
 
 DATASETS_SHOWN = 1_000
 """Number of datasets shown one by one, in the order declared; pages and metrics show sums of the others."""
@@ -245,10 +71,30 @@ class ApplicationSpec:
 
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
-        first = (one for generator in self.generators for one in generator.period(generator.from_ms))
+        first = (one for generator in self.generators for one in generator.named(generator.from_ms))
         periods = [one.name for one in (*self.datasets, *first) if one.terms.from_ms is not None]
         timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
         return tuple(sorted({one.topic for one in timed}))
+
+    def going_on(self) -> tuple[list[str], list[str], list[str]]:
+        """Compare the datasets with those that an earlier application carried over; return names.
+
+        First those of periods that had begun and go on, then those of such periods that the file lacks, and those of
+        the file that nothing declares.
+        """
+        running, waiting, carried = list[str](), list[str](), self.carried
+        for generator in self.generators:
+            for begin in generator.begins(carried.watermarks.get(generator.pattern, 0), generator.begun_ms):
+                for one in generator.named(begin):
+                    (running if one.name in carried.datasets else waiting).append(one.name)
+        known, generators = {*running, *self._datasets_by_name}, self.generators
+        undeclared = [
+            name
+            for name in carried.datasets
+            if name not in known
+            and not any((period_end(one.pattern, name) or 0) > one.begun_ms for one in generators)
+        ]
+        return running, waiting, undeclared
 
     def hash(self) -> str:
         """Return a short digest, which must be the same for all workers of the application."""
@@ -313,14 +159,17 @@ def application_of(
     """Return the specification in a document; problems are reported to the document."""
     carried = _carried(document, config, read_names)
     datasets, generators = _datasets(document, config, read_names, carried)
-    _compare_patterns(document, datasets)
+    _compare_patterns(document, datasets, generators)
+    budgets: list[_Budget] = []
     if not document.problems:
         _compare(document, config, datasets, carried)
+        budgets = _budgets(config, datasets)
+        _compare_limits(document, config, budgets)
     return ApplicationSpec(
         config.application,
         tuple(dataset for dataset, index in datasets.values() if index not in generators),
         config.monitors,
-        tuple(sorted(_notes(document, config, datasets))),
+        tuple(sorted([*_notes(document, config, datasets), *_limit_notes(document, config, budgets)])),
         carried,
         tuple(generators.values()),
     )
@@ -356,13 +205,17 @@ def _datasets(
     generators: dict[int, Generator] = {}
     for index, declaration in enumerate(config.datasets):
         path = ("datasets", index)
-        if why := carried.restart_conflict(declaration.generate or ""):
-            document.report((*path, "generate"), f"{why}: use another pattern")
-            continue
         try:
             found, generator = declaration.expand(read_names)
             if generator is not None:
-                generators[index] = generator
+                begun = 0 if declaration.new else carried.begun.get(generator.pattern, 0)
+                generators[index] = replace(generator, begun_ms=begun, balances=carried.datasets)
+                running = (
+                    carried.contradiction(one, new=declaration.new) for one in carried.running(generator)
+                )
+                if why := next(filter(None, running), ""):
+                    document.report(path, why)
+                    continue
             for dataset in found:
                 why = carried.contradiction(dataset, new=declaration.new)
                 if dataset.name in datasets:
@@ -371,7 +224,7 @@ def _datasets(
                 if why:
                     document.report(path, why)
                     break
-                if index in generators or not is_over(dataset.name, carried.watermarks):
+                if index in generators or declaration.new or not carried.has_ended(dataset.name):
                     datasets[dataset.name] = (carried.with_balance(dataset), index)
         except ValueError as error:
             document.report((*path, "file" if declaration.file else "generate"), str(error))
@@ -381,8 +234,19 @@ def _datasets(
     return datasets, generators
 
 
-def _compare_patterns(document: Document, datasets: _Datasets) -> None:
+def _compare_patterns(document: Document, datasets: _Datasets, generators: dict[int, Generator]) -> None:
     """Report declared names that a generator would produce in some period: both would use one ledger."""
+    by_pattern: dict[str, list[tuple[DatasetSpec, int]]] = {one.pattern: [] for one in generators.values()}
+    for dataset, index in datasets.values():
+        if dataset.terms.pattern in by_pattern:
+            by_pattern[dataset.terms.pattern].append((dataset, index))
+    for open_at, generator in generators.items():
+        for dataset, index in by_pattern[generator.pattern]:
+            if index != open_at and generator.find(dataset.name) is not None:
+                line = document.line(("datasets", open_at))
+                message = f"dataset {quote(dataset.name)} is declared at line {line}, too, which has no until: add one"
+                document.report(("datasets", index), message)
+                break
     patterns = {dataset.terms.pattern: index for dataset, index in datasets.values() if dataset.terms.pattern}
     seen: set[int] = set()
     for dataset, index in datasets.values():
@@ -399,6 +263,7 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
     """Report contradictions between monitors, their datasets, and earlier declarations."""
     names: dict[str, int] = {}
     topics: dict[str, int] = {}
+    cautious = declared_by(config.monitors)
     for index, monitor in enumerate(config.monitors):
         path = ("monitors", index)
         other = topics.setdefault(monitor.topic, index)
@@ -412,6 +277,15 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
                 (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
             )
             continue
+        for name in (declared := cautious[monitor.topic]).undercut(monitor):
+            most = getattr(declared, name)
+            readers = ((n, one) for n, one in enumerate(config.monitors) if one.topic == monitor.topic)
+            first = next(n for n, one in readers if getattr(one, name) == most)
+            at = f"at line {document.line(('monitors', first, name))}"
+            message = f"monitor {quote(config.monitors[first].name)} declares {quote(most)} for the same queries {at}"
+            document.report(
+                (*path, name), f"{message}: declare the same, or let one of them read another topic"
+            )
         for number, pattern in enumerate(monitor.datasets):
             if not any(fnmatchcase(name, pattern) for name in datasets):
                 message = f"pattern {quote(pattern)} matches no declared dataset"
@@ -419,20 +293,117 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
                 document.report((*path, "datasets", number), message)
         for name, message in carried.undercut(monitor).items():
             document.report((*path, name), message)
-        budgets = {
-            (dataset.terms.kind, dataset.terms.limit): dataset.name
-            for dataset, _ in reversed(datasets.values())
-            if monitor.covers(dataset.name)
-        }
-        for (kind, limit), name in budgets.items():
-            price = monitor.run_price(kind)
-            cost = f"{kind.measure} {as_text(price, kind)}"
-            limit_text = f"the limit {kind.measure} {as_text(limit, kind)} of dataset {quote(name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """Datasets with the same limit and monitors; ``index`` is of their declaration.
+
+    ``prices`` has what a whole run of each monitor costs, in ledger units, by the index of the monitor.
+    """
+
+    datasets: list[DatasetSpec]
+    index: int
+    prices: Mapping[int, int]
+
+    @property
+    def needed(self) -> int:
+        """What one whole run of each monitor costs."""
+        return sum(self.prices.values())
+
+
+def _budgets(config: ConfigDocument, datasets: _Datasets) -> list[_Budget]:
+    """Return the budgets in the order declared."""
+    found, keys = [*datasets.values()], dict[tuple[int, Kind, int], int]()
+    each = (keys.setdefault((index, one.terms.kind, one.terms.limit), len(keys)) for one, index in found)
+    groups = np.fromiter(each, np.int64, len(found))
+    for monitor in config.monitors:
+        covers = monitor.covers
+        mask = np.fromiter((covers(one.name) for one, _ in found), np.bool_, len(found))
+        groups = np.unique(2 * groups + mask, return_inverse=True)[1]
+    alike: dict[int, list[DatasetSpec]] = {}
+    for group, (one, _) in zip(groups.tolist(), found, strict=True):
+        alike.setdefault(group, []).append(one)
+    budgets = []
+    for members in alike.values():
+        name, kind = members[0].name, members[0].terms.kind
+        prices = {n: one.run_price(kind) for n, one in enumerate(config.monitors) if one.covers(name)}
+        budgets.append(_Budget(members, datasets[name][1], prices))
+    return budgets
+
+
+def _compare_limits(document: Document, config: ConfigDocument, budgets: Sequence[_Budget]) -> None:
+    """Report limits that cannot pay a whole run of each monitor."""
+    seen: set[tuple[int, Kind, int]] = set()
+    for budget in budgets:
+        first = budget.datasets[0]
+        kind, limit = first.terms.kind, first.terms.limit
+        limit_text = f"the limit {_amount(limit, kind)} of dataset {quote(first.name)}"
+        for number, price in budget.prices.items():
+            path = ("monitors", number)
+            if (number, kind, limit) in seen:
+                continue
+            seen.add((number, kind, limit))
+            cost = _amount(price, kind)
             if price > limit:
                 document.report((*path, "epsilon"), f"one whole run costs {cost}, above {limit_text}")
-            elif price + monitor.reserve_units(kind) > limit:
+            elif price + config.monitors[number].reserve_units(kind) > limit:
                 message = f"leaves no room for a whole run of {cost} within {limit_text}"
                 document.report((*path, "reserve"), message)
+        if max(budget.prices.values(), default=0) <= limit < budget.needed:
+            message = f"{limit_text} cannot pay: {_sum(config, budget)} for a whole run of each monitor; the last ones"
+            remedy = "would be exhausted at their first query. Raise the limit, lower an epsilon, or let fewer monitors"
+            document.report(("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset")
+
+
+def _limit_notes(document: Document, config: ConfigDocument, budgets: Sequence[_Budget]) -> Iterator[Problem]:
+    """Yield advice about runs that a reserve, or what was spent before, keeps from beginning."""
+    noted: set[int] = set()
+    for budget in budgets:
+        terms, needed = budget.datasets[0].terms, budget.needed
+        kind = terms.kind
+        for number in budget.prices.keys() - noted:
+            monitor = config.monitors[number]
+            reserve = monitor.reserve_units(kind)
+            if needed <= terms.limit < needed + reserve:
+                noted.add(number)
+                sums = f"{as_text(needed, kind)} + {as_text(reserve, kind)} > {_amount(terms.limit, kind)}"
+                message = f"{monitor.name} begins no whole run after one of each other monitor: {sums}"
+                yield document.problem(("monitors", number, "reserve"), message)
+        lefts = {
+            one.name: one.terms.limit - one.terms.spent_before
+            for one in budget.datasets
+            if one.terms.spent_before
+        }
+        short = [name for name, left in lefts.items() if left < needed]
+        if short:
+            least = min(short, key=lefts.__getitem__)
+            message = (
+                f"has {_amount(lefts[least], kind)} left, which cannot pay: {_sum(config, budget)} for a run"
+            )
+            more = f" ({len(short)} datasets in all)" if len(short) > 1 else ""
+            yield document.problem(
+                ("datasets", budget.index), f"dataset {quote(least)} {message} of each monitor{more}"
+            )
+
+
+SUMMANDS_SHOWN = 10
+"""Monitors of a sum that a message names."""
+
+
+def _sum(config: ConfigDocument, budget: _Budget) -> str:
+    """Return the prices of a whole run of each monitor as a sum in words."""
+    kind = budget.datasets[0].terms.kind
+    named = [
+        f"{config.monitors[number].name} {as_text(price, kind)}" for number, price in budget.prices.items()
+    ]
+    if (left_out := len(named) - SUMMANDS_SHOWN) > 0:
+        named[SUMMANDS_SHOWN:] = [f"{left_out} more"]
+    return f"{' + '.join(named)} = {as_text(budget.needed, kind)}"
+
+
+def _amount(units: int, kind: Kind) -> str:
+    return f"{kind.measure} {as_text(units, kind)}"
 
 
 _PERSON = re.compile(

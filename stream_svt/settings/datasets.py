@@ -17,6 +17,9 @@ from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, quote
 
 MAX_DATASETS = 1_000_000
+DAY_MS = 86_400_000
+HORIZON_MS = 30 * DAY_MS
+"""Horizon of a dataset that declares none, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Terms:
     from_ms: int | None = None
     until_ms: int | None = None
     lateness_ms: int | None = None
-    horizon_ms: int | None = field(default=None, compare=False)
+    horizon_ms: int = field(default=HORIZON_MS, compare=False)
     spent_before: int = 0
     pattern: str = field(default="", compare=False)
 
@@ -60,6 +63,21 @@ class DatasetSpec(msgspec.Struct, frozen=True, gc=False):
     terms: Terms
 
 
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One dataset's ledger, in ledger units; ``declared`` is the limit declared, before commands raised it."""
+
+    unit: str
+    kind: Kind
+    declared: int
+    limit: int
+    spent: int
+
+    def continued(self, dataset: DatasetSpec) -> DatasetSpec:
+        """Return a dataset with this limit and spending."""
+        return DatasetSpec(dataset.name, replace(dataset.terms, limit=self.limit, spent_before=self.spent))
+
+
 NAME_SLOT = "{name}"
 PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
 _SLOT_PATTERNS = {
@@ -67,7 +85,6 @@ _SLOT_PATTERNS = {
     "{date}": "([0-9]{4}-[0-9]{2}-[0-9]{2})",
     NAME_SLOT: ".+",
 }
-DAY_MS = 86_400_000
 _FIRST_MONDAY_MS = 4 * DAY_MS
 
 Watermarks = Mapping[str, int]
@@ -129,12 +146,15 @@ class Generator:
     """An endless sequence of private datasets: one per period, or one per name and period.
 
     A dataset exists from its first query on, and is retired once its period and the lateness are over. ``each`` has
-    the settings that the datasets share, ``names`` the values of the placeholder {name}, ("",) without one.
+    the settings that the datasets share, ``names`` the values of the placeholder {name}, ("",) without one. Of the
+    periods that end until ``begun_ms`` only the datasets in ``balances`` exist: an earlier application had begun them.
     """
 
     each: Terms
     names: tuple[str, ...]
     from_ms: int
+    begun_ms: int = 0
+    balances: Mapping[str, Balance] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def pattern(self) -> str:
@@ -153,6 +173,16 @@ class Generator:
 
     def period(self, begin_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the period that begins at a moment."""
+        has_begun, balances = begin_ms < self.begun_ms, self.balances
+        for dataset in self.named(begin_ms):
+            balance = balances.get(dataset.name) if balances else None
+            if balance is not None:
+                yield balance.continued(dataset)
+            elif not has_begun:
+                yield dataset
+
+    def named(self, begin_ms: int) -> Iterator[DatasetSpec]:
+        """Yield the datasets of a period as declared, whatever an earlier application did."""
         day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
         year, week, _ = day.isocalendar()
         text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
@@ -169,12 +199,13 @@ class Generator:
 
 
 ReadNames = Callable[[str], Sequence[str]]
-"""Returns the lines of a file that a configuration names; raises OSError or UnicodeDecodeError."""
+"""Returns the lines of a file that a configuration names; raises OSError or ValueError."""
 
 _FORMS = ("name", "names", "file", "generate")
 
 
-def _generator(value: object) -> str:
+def generator_pattern(value: object) -> str:
+    """Return the pattern of a generator's names; ValueError if it is none."""
     if not isinstance(value, str) or sum(value.count(slot) for slot in PERIODS) != 1:
         raise ValueError(f"expected a name with one of {' or '.join(PERIODS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
@@ -208,7 +239,7 @@ class DatasetDeclaration(Strict):
     """Several names."""
     file: fields.PathText | None = None
     """A file with one name a line; lines beginning with # are skipped."""
-    generate: Annotated[str, BeforeValidator(_generator)] | None = None
+    generate: Annotated[str, BeforeValidator(generator_pattern)] | None = None
     """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as
     well, one per name and period. Only for privacy units within one period (an event, a user's day)."""
     from_: fields.Day | None = Field(default=None, alias="from")
@@ -216,13 +247,13 @@ class DatasetDeclaration(Strict):
     until: fields.Day | None = None
     """First day that is not generated (UTC); for weeks, a Monday. Default: no end."""
     lateness: fields.DurationOrZero = 0
-    """How long after the end of its period a dataset still accepts queries, on the broker's clock. Default 0."""
+    """Time after the end of its period during which a dataset accepts queries, on the broker's clock. Default 0."""
     new: bool = False
-    """With carried_over: the earlier application never had these datasets. Required if its alerts
-    have gaps. Default false."""
+    """With carried_over: the predecessor never had these datasets. Required if its alerts have gaps. Default
+    false."""
     horizon: fields.Duration | None = None
-    """How long the budget should last, such as 90d, for metrics, alerts and max_runs: auto. For a generated dataset
-    this is its period. Default: unknown."""
+    """Planned life of the budget, such as 90d, for burn rates and max_runs: auto. For a generated dataset its
+    period. Default 30d."""
     limit: fields.LimitField
     """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
     unit: fields.Text
@@ -266,17 +297,19 @@ class DatasetDeclaration(Strict):
         Raises ValueError if the file of names cannot be read, is empty, or has an invalid line.
         """
         kind, limit = self.limit
-        each = Terms(kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
+        each = Terms(kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon or HORIZON_MS)
         if self.generate is None or self.from_ is None:
             return (DatasetSpec(name, each) for name in self._names(read_names)), None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
-        _generated_name(self.generate, max(names, key=len))
+        # A name may combine with what stands beside it in the pattern: to other letters, or to one more.
+        for name in {max(names, key=len), *(name for name in names if not (self.generate + name).isascii())}:
+            _generated_name(self.generate, name)
         each = replace(
             each, lateness_ms=self.lateness, horizon_ms=length_ms(self.generate), pattern=self.generate
         )
         generator = Generator(each=each, names=names, from_ms=fields.midnight_ms(self.from_))
         if self.until is None:
-            return generator.period(generator.from_ms), generator
+            return generator.named(generator.from_ms), generator
         return generator.periods(generator.from_ms, fields.midnight_ms(self.until)), None
 
     def _names(self, read_names: ReadNames | None) -> Sequence[str]:
@@ -284,7 +317,7 @@ class DatasetDeclaration(Strict):
             return self.names or (self.name or "",)
         names = []
         for number, line in enumerate(lines_of(self.file, read_names), start=1):
-            text = line.strip()
+            text = line.strip(" \t")
             try:
                 names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
             except ValueError as error:
@@ -300,6 +333,6 @@ def lines_of(name: str, read_names: ReadNames | None) -> Sequence[str]:
         raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
     try:
         return read_names(name)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ValueError(f"cannot read {quote(name)}: {reason}") from None

@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from stream_svt import plain_text
 from stream_svt.errors import ConfigError, Problem
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,7 +49,7 @@ _MESSAGES = {
 
 
 def quote(value: object) -> str:
-    """Return a value of the file as a message quotes it."""
+    """Return a value of the file as a message quotes it: on one line, see `plain_text.escaped`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -61,7 +62,7 @@ def quote(value: object) -> str:
     if isinstance(value, Fraction):  # a short exact decimal if there is one, else the ratio
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
         text = f"{decimal:f}" if Fraction(decimal) == value and abs(decimal.adjusted()) < 20 else text
-    text = text if len(text) <= 40 else f"{text[:37]}..."
+    text = plain_text.escaped(text if len(text) <= 40 else f"{text[:37]}...")
     return f"'{text}'" if isinstance(value, str) else text
 
 
@@ -145,6 +146,7 @@ _CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_OTHER_LINE_END = re.compile("[\x85\u2028\u2029]|\r(?!\n)")
 _MAX_NODES = 500_000
 _MAX_DEPTH = 40
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -249,10 +251,19 @@ def path_text(path: KeyPath) -> str:
 def read(text: str | bytes, source: str) -> Document:
     """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top, in UTF-8."""
     try:
-        root = yaml.compose(text.decode() if isinstance(text, bytes) else text, Loader=_LOADER)
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
+        text = plain_text.decoded(text) if isinstance(text, bytes) else text
+    except ValueError as error:
+        cause = error.__cause__
+        line = cause.object[: cause.start].count(b"\n") + 1 if isinstance(cause, UnicodeDecodeError) else 0
+        raise ConfigError([Problem(line, "", f"the file cannot be read: {error}")], source) from None
+    if (found := _OTHER_LINE_END.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        wrong = (
+            f"has {plain_text.invisible(found[0])}, which ends a line in YAML and not in an editor: remove it"
+        )
+        raise ConfigError([Problem(line, "", wrong)], source)
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
     except (yaml.YAMLError, RecursionError) as error:
         line, hint = _syntax(error)
         raise ConfigError([Problem(line, "", f"not valid YAML: {hint}")], source) from None

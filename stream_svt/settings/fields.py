@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
+from stream_svt import plain_text
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import MONITORED, Noise
 from stream_svt.mechanisms.numbers import exact
@@ -28,6 +29,8 @@ from stream_svt.settings.document import Strict, did_you_mean, quote
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LONGEST_MS = 100 * 365 * 86_400_000
+LAST_MS = 2**61
+"""Timestamps beyond this, before or after 1970, count as this: a sum with a duration fits 62 bits."""
 RATIO_SCHEMA = {
     "type": "string",
     "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
@@ -147,7 +150,8 @@ def http_address(text: str) -> str:
     """Return an address of HTTP, or raise ValueError with a message that does not repeat it."""
     with suppress(ValueError):
         parts = urlsplit(text)
-        if re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0:
+        is_address = re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and not plain_text.flaw(text)
+        if is_address and parts.hostname and parts.port != 0:
             return text
     # It may hold a password.
     raise ValueError("expected an address such as https://host:port/path, without a user or password")
@@ -204,21 +208,36 @@ def _named(pattern: str, expected: str) -> Form:
     return Form(_pattern(pattern, expected), {"type": "string", "pattern": f"^{pattern}$"})
 
 
-_DATASET = _named(
-    r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}",
-    "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)",
-)
-dataset_name: Callable[[object], str] = _DATASET.read
-"""Validates and returns the name of a dataset, or raises ValueError."""
+def visible(text: str) -> str:
+    """Return a text whose characters can be told apart; ValueError for others: see `plain_text.flaw`."""
+    if why := plain_text.flaw(text):
+        raise ValueError(f"{quote(text)} {why}")
+    return text
 
-DatasetName = Annotated[str, _DATASET]
-Name = Annotated[
-    str,
-    _named(
-        r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?",
-        "a name of lower-case letters, digits and inner dashes (at most 64)",
-    ),
-]
+
+_DATASET_PATTERN = r"(?!-)[^\s/*?\[\]\x00-\x20\x7f]{1,200}"
+_spaceless = _pattern(
+    _DATASET_PATTERN,
+    "a dataset name without spaces, slashes, any of * ? [ ], and a dash at its beginning (at most 200)",
+)
+
+
+def dataset_name(value: object) -> str:
+    """Return the name of a dataset; ValueError if it is not valid, or may look like another one."""
+    if isinstance(value, str):
+        visible(value)
+    return _spaceless(value)
+
+
+DatasetName = Annotated[str, Form(dataset_name, {"type": "string", "pattern": f"^{_DATASET_PATTERN}$"})]
+_NAME = _named(
+    r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?",
+    "a name of lower-case letters, digits and inner dashes (at most 64)",
+)
+plain_name: Callable[[object], str] = _NAME.read
+"""Returns the name of an application, a monitor or a destination; ValueError if it is not valid."""
+
+Name = Annotated[str, _NAME]
 TopicName = Annotated[
     str,
     _named(
@@ -226,11 +245,12 @@ TopicName = Annotated[
         "a Kafka topic name (letters, digits, dot, underscore, dash; at most 249)",
     ),
 ]
-Text = Annotated[
+_AnyText = Annotated[
     str,
     BeforeValidator(_pattern(r"(?s).*\S.*", "a text that is not empty")),
     StringConstraints(strip_whitespace=True, min_length=1),
 ]
+Text = Annotated[_AnyText, AfterValidator(visible)]
 
 
 def _without_nul(text: str) -> str:
@@ -239,8 +259,8 @@ def _without_nul(text: str) -> str:
     return text
 
 
-PathText = Annotated[Text, AfterValidator(_without_nul)]
-"""The name of a file, or an argument of a program."""
+PathText = Annotated[_AnyText, AfterValidator(_without_nul)]
+"""The name of a file, or an argument of a program: both may have any other character."""
 
 
 def _day(value: object) -> date:

@@ -6,18 +6,26 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
-from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
+from stream_svt.mechanisms.grid import (
+    BOUND_LIMIT,
+    FINEST,
+    VALUE_LIMIT,
+    grid_ceil,
+    grid_floor,
+    grid_sensitivity,
+)
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.numbers import LARGEST_EPSILON, exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
@@ -38,12 +46,24 @@ def _pair(value: object) -> object:
     raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
 
 
-_NO_OUTCOME = frozenset({"name", "datasets", "beta"})
-"""Fields that decide no outcome."""
-ADDED_LATER: frozenset[str] = frozenset({"record"})
-"""Keys added after the first release. Their default keeps the earlier behaviour and never changes, so that runs opened
-by an earlier release continue."""
+class Change(Enum):
+    """What another value of a key does to the open runs of a monitor; without a mark, it ends them."""
 
+    NO_OUTCOME = auto()
+    """They continue with the same digest: the key decides no outcome."""
+    KEEPS_RUNS = auto()
+    """They continue, with another digest."""
+    FIXED = auto()
+    """It is refused."""
+    FORM_FIXED = auto()
+    """Another form is refused; with other options they continue."""
+    ADDED_LATER = auto()
+    """A key of a later release. Its default keeps the earlier behaviour, never changes, and is not part of the digest,
+    so that runs opened by an earlier release continue."""
+
+
+_LARGEST_FACTOR = 1_000
+"""Most times that values are sent multiplied, as for steps of a third; another fraction was computed in floats."""
 _STORED_BYTES = 899_900
 """Largest size in bytes of a monitor as JSON that fits into one state record."""
 
@@ -51,32 +71,33 @@ _STORED_BYTES = 899_900
 class MonitorSpec(Strict):
     """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
 
-    name: fields.Name
+    name: Annotated[fields.Name, Change.NO_OUTCOME]
     """Name of the monitor: lower-case letters, digits and dashes."""
-    topic: fields.TopicName
+    topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads."""
-    record: RecordLayout | None = None
-    """Layout of the topic's records; all monitors of a topic declare the same. Default: the service's own fields."""
-    datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1)] = ("*",)
+    record: Annotated[RecordLayout | None, Change.ADDED_LATER] = None
+    """Layout of the records; the same for all monitors of a topic. Default: the service's own fields."""
+    datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: Literal["svt", "adaptive", "ladder"] = Field(default="svt", alias="mechanism")
-    """svt: one branch. adaptive: a second branch, with which answers far above the threshold cost half. ladder: more
-    such branches. Default svt."""
+    """svt: one branch. adaptive: a second branch, which halves the price of answers far above the threshold.
+    ladder: more such branches. Default svt."""
     epsilon: fields.PositiveExact
     """Privacy loss of one whole run, exact."""
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)]
     """Alerts that one run pays for; for adaptive and ladder, alerts at full price."""
     sensitivity: fields.PositiveExact
-    """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
-    guarantee."""
+    """Largest change of one answer when one privacy unit changes, in real units; the same for all monitors of a
+    topic. Too small a value voids the guarantee."""
     monotonic: fields.Flag = False
-    """Whether one privacy unit moves all answers of a run in the same direction, as for counts. Halves the noise; a
-    wrong declaration voids the guarantee. Default false."""
+    """Whether one privacy unit moves all answers of a run in the same direction, as for counts; the same for all
+    monitors of a topic. Halves the noise; a wrong declaration voids the guarantee. Default false."""
     granularity: fields.PositiveExact = Fraction(1)
-    """Size of a step of the integer grid in real units: a decimal of at most 18 places. Default 1."""
+    """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, but up to a
+    step that is within 1/1024 of a step. Default 1."""
     bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair)]
-    """[low, high] in real units. Values are clamped to them, and a value that is not a number counts as low."""
-    threshold: fields.Exact
+    """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low."""
+    threshold: Annotated[fields.Exact, Change.KEEPS_RUNS]
     """Public threshold in real units; a query's own threshold replaces it."""
     query_noise: fields.NoiseField = Noise.EXPONENTIAL
     """Noise of each test. Default exponential."""
@@ -88,29 +109,32 @@ class MonitorSpec(Strict):
     correction: fields.CorrectionField = Field(
         default=fields.ExposureOptions(), json_schema_extra={"default": "exposure"}
     )
-    """How far the bar is raised above the threshold. Default exposure."""
+    """Height of the bar above the threshold. Default exposure."""
     expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(fields.integer)] | None = None
-    """Queries that one run must last for; required by the corrections exposure and optimal. Too small a number wastes
-    budget, too large a number misses alerts."""
-    append: fields.AppendField = Field(default=None, json_schema_extra={"default": "off"})
+    """Queries that one run must last for; required by the corrections exposure and optimal. Too few waste budget,
+    too many miss alerts."""
+    append: Annotated[fields.AppendField, Change.FORM_FIXED] = Field(
+        default=None, json_schema_extra={"default": "off"}
+    )
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
-    mute: fields.MuteField = fields.Mute.PERIOD
-    """How long a series is not tested after its alert: period means as long as the dataset lives. Queries without
-    `series` are never muted: each may cost an alert. Default period."""
-    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] = 10_000
+    mute: Annotated[fields.MuteField, Change.KEEPS_RUNS] = fields.Mute.PERIOD
+    """Time without tests of a series after its alert: period is the life of the dataset. Queries without `series`
+    are never muted: each may cost an alert. Default period."""
+    max_mutes: Annotated[
+        int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer), Change.KEEPS_RUNS
+    ] = 10_000
     """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
-    on_halt: Literal["resample", "stop"] = "resample"
-    """After a run's last alert: resample (begin a new run, which pays for its threshold again) or stop. Default
-    resample."""
-    resample_every: fields.Duration | None = None
+    on_halt: Annotated[Literal["resample", "stop"], Change.KEEPS_RUNS] = "resample"
+    """After a run's last alert: resample (begin and pay a new run) or stop. Default resample."""
+    resample_every: Annotated[fields.Duration | None, Change.KEEPS_RUNS] = None
     """Interval after which a new run begins, on the broker's clock. Default: none."""
-    max_runs: fields.MaxRunsField = fields.AUTO
-    """How many runs on a dataset may begin within a time, such as 2 per 1d, by the timestamps of the queries; off:
-    any number. auto: half of the runs that the limit pays for within a quarter of the horizon; without a horizon the
-    same, and at most 2, within 1d. Default auto."""
-    reserve: fields.NonNegativeExact = Fraction(0)
+    max_runs: Annotated[fields.MaxRunsField, Change.KEEPS_RUNS] = fields.AUTO
+    """Runs on a dataset that may begin within a time, such as 2 per 1d, by the timestamps of queries. auto: half of
+    the runs that the limit pays for (an equal share for each monitor of the dataset, at least one run) within 6h,
+    or a quarter of a shorter horizon. off: any number. Default auto."""
+    reserve: Annotated[fields.NonNegativeExact, Change.KEEPS_RUNS] = Fraction(0)
     """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
-    beta: fields.Proportion = Fraction(1, 20)
+    beta: Annotated[fields.Proportion, Change.NO_OUTCOME] = Fraction(1, 20)
     """Largest error probability of the bound. Default 0.05."""
 
     # -- values on the grid and in ledger units
@@ -160,7 +184,7 @@ class MonitorSpec(Strict):
         if isinstance(rule, fields.AnnealedOptions):
             return corrections.Annealed(start=rule.start, end=rule.end, step=rule.step)
         if isinstance(rule, fields.Table):
-            return corrections.Explicit(tuple(ceil(real / self.granularity) for real in rule.table))
+            return corrections.Explicit(tuple(grid_ceil(real, self.granularity) for real in rule.table))
         if rule.kind == "optimal":
             return corrections.Optimal(queries=self.expected_queries or 1, cutoff=self.cutoff)
         return corrections.Mean() if rule.kind == "mean" else corrections.Uncorrected()
@@ -219,13 +243,23 @@ class MonitorSpec(Strict):
     def hash(self) -> str:
         """Return a short digest of everything that decides outcomes, including the sampler's version.
 
-        A run is never replayed under another digest. The digest excludes `_NO_OUTCOME`, and keys of `ADDED_LATER` with
-        their default.
+        A run is never replayed under another digest.
         """
         known = type(self).model_fields
-        usual = {name for name in ADDED_LATER if getattr(self, name) == known[name].get_default()}
-        content = self.model_dump(mode="json", by_alias=True, exclude={*_NO_OUTCOME, *usual})
+        usual = (
+            name
+            for name in self.marked(Change.ADDED_LATER)
+            if getattr(self, name) == known[name].get_default()
+        )
+        excluded = {*self.marked(Change.NO_OUTCOME), *usual}
+        content = self.model_dump(mode="json", by_alias=True, exclude=excluded)
         return digest({"sampler": SAMPLER_VERSION, **content})
+
+    @classmethod
+    def marked(cls, *changes: Change) -> list[str]:
+        """Return the fields whose declaration has one of these marks."""
+        known = cls.model_fields.items()
+        return [name for name, info in known if any(one in changes for one in info.metadata)]
 
     # -- checks across fields
 
@@ -251,14 +285,20 @@ class MonitorSpec(Strict):
         elif self.grid_bounds[0] == self.grid_bounds[1]:
             yield "granularity", "is wider than the bounds: all values would be on the same step"
         grid = f"more than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
-        if PARTS % self.granularity.denominator:
-            yield "granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}"
+        if FINEST % self.granularity.denominator:
+            found = f"must be a decimal of at most 12 places, found {quote(self.granularity)}"
+            times = self.granularity.denominator
+            advice = "round it, or count in larger units"
+            if times <= _LARGEST_FACTOR:
+                other = "sensitivity, bounds and threshold"
+                advice = f"send {times} times the values, and multiply {other} by {times}, too"
+            yield "granularity", f"{found}: {advice}"
         elif max(map(abs, self.grid_bounds)) >= VALUE_LIMIT:
             yield "bounds", f"{grid}, or narrower bounds"
         elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
             far = "are too far from 0 for so fine a granularity"
             yield "bounds", f"{far}: use larger units, or a coarser granularity"
-        if abs(ceil(self.threshold / self.granularity)) >= VALUE_LIMIT:
+        if abs(grid_ceil(self.threshold, self.granularity)) >= VALUE_LIMIT:
             yield "threshold", f"{grid}, or another threshold"
         if self.grid_sensitivity >= VALUE_LIMIT:
             yield "sensitivity", f"{grid}, or a smaller sensitivity"
@@ -324,23 +364,22 @@ class MonitorSpec(Strict):
             yield "granularity", f"{rounded}: choose a granularity that divides it"
 
 
-_DAY_MS = 86_400_000
-_UNPLANNED_RUNS = 2
-"""Largest number of runs a day on a dataset whose horizon is not known."""
+_LONGEST_MS = 6 * 3_600_000
+"""Longest time for which one burst of high values stops a monitor by default, in ms."""
 
 
 @lru_cache(maxsize=10_000)
 def _runs_allowed(
-    monitor: MonitorSpec, kind: Kind, affordable: int, horizon_ms: int | None, sharing: int
+    monitor: MonitorSpec, kind: Kind, affordable: int, horizon_ms: int, sharing: int
 ) -> fields.MaxRuns:
     """Return the maximum for `max_runs: auto`.
 
     Half of the runs that the monitors can pay for with an equal share each, at least one, within a quarter of the
-    horizon: that is more than the pace at which the budget lasts for its horizon. Runs by schedule come on top.
+    horizon, at most `_LONGEST_MS`. So a burst spends half of the share and stops the monitor for hours; a budget that
+    is spent evenly over its horizon never reaches the maximum. Runs by schedule come on top.
     """
-    count = affordable // (2 * max(sharing, 1) * monitor.run_price(kind))
-    within_ms = _DAY_MS if horizon_ms is None else max(horizon_ms // 4, 1)
-    count = max(1, count if horizon_ms is not None else min(count, _UNPLANNED_RUNS))
+    count = max(1, affordable // (2 * max(sharing, 1) * monitor.run_price(kind)))
+    within_ms = max(min(horizon_ms // 4, _LONGEST_MS), 1)
     if monitor.resample_every is not None:
         count += within_ms // monitor.resample_every
     if count > fields.MOST_RUNS:
@@ -349,15 +388,6 @@ def _runs_allowed(
 
 
 # -- changes of a live monitor
-
-_KEEPS_RUNS = frozenset(
-    {
-        *("datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "max_runs"),
-        *("reserve", "beta"),
-    }
-)
-"""Fields that can change without ending open runs; a change of any other field ends them."""
-
 
 _TIED = "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
 
@@ -370,7 +400,8 @@ def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
     """Return whether a change ends open runs, because it changes their noise or price."""
-    return not _KEEPS_RUNS.issuperset({*changed_fields(old, new)} - {"topic"})
+    kept = (Change.NO_OUTCOME, Change.KEEPS_RUNS, Change.FIXED, Change.FORM_FIXED)
+    return not {*changed_fields(old, new)} <= {*MonitorSpec.marked(*kept)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,13 +417,13 @@ class Declared:
         return cls(spec.sensitivity, spec.monotonic)
 
     @classmethod
-    def of_event(cls, detail: Mapping[str, object]) -> Declared | None:
-        """Return the declaration that an event shows; None if it shows none."""
-        try:
+    def add_event(cls, topics: dict[str, Declared], detail: Mapping[str, object]) -> None:
+        """Add the declaration that an event shows, if it shows one, to those by topic."""
+        topic = str(detail.get("topic", ""))
+        with suppress(ValueError):
             sensitivity = exact(str(detail.get("sensitivity")))
-        except ValueError:
-            return None
-        return cls(sensitivity, detail.get("monotonic") is True) if sensitivity > 0 else None
+            if sensitivity > 0:
+                topics[topic] = cls(sensitivity, detail.get("monotonic") is True) | topics.get(topic)
 
     def __or__(self, other: Declared | None) -> Declared:
         other = other or self
@@ -423,6 +454,14 @@ def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
     return found
 
 
+def _fixed(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
+    """Yield changed fields that runs depend on (offsets of their topic) or waiting queries (the form of `append`)."""
+    marked = MonitorSpec.marked
+    yield from (name for name in marked(Change.FIXED) if getattr(old, name) != getattr(new, name))
+    forms = ((name, type(getattr(old, name)), type(getattr(new, name))) for name in marked(Change.FORM_FIXED))
+    yield from (name for name, before, after in forms if before is not after)
+
+
 def changes_refused(
     old: Mapping[str, MonitorSpec], declared: Mapping[str, Declared], new: Collection[MonitorSpec]
 ) -> list[Problem]:
@@ -431,21 +470,13 @@ def changes_refused(
     ``old`` are the monitors in use by name, ``declared`` the declarations so far by query topic.
     """
     found = []
-    wanted = declared_by(new)
     for monitor in new:
         topic, before = monitor.topic, old.get(monitor.name)
         refused: dict[str, str] = {}
-        least = declared.get(topic)
         if before is not None:
-            # Runs depend on the offsets of their topic, waiting queries on the form of append (but not its options).
-            tied = {"topic": before.topic != topic, "append": type(before.append) is not type(monitor.append)}
-            refused |= {name: _TIED for name, changes in tied.items() if changes}
-            least = Declared.by(before) if before.topic == topic else None
-        if topic in declared and declared[topic] | wanted[topic] != declared[topic]:
-            # All monitors of the topic test the same answers: a lower declaration means too little noise.
-            least = declared[topic] | wanted[topic]
-        if least is not None:
-            refused |= least.undercut(monitor)
+            refused |= dict.fromkeys(_fixed(before, monitor), _TIED)
+        if topic in declared:
+            refused |= declared[topic].undercut(monitor)
         found += [Problem(0, f"monitors.{monitor.name}.{name}", why) for name, why in refused.items()]
     return found
 

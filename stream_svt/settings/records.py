@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, StringConstraints
 
 from stream_svt.settings.document import Strict, consistent, quote
+from stream_svt.settings.fields import visible
 
 MAX_DEPTH = 8
 """Most names in a path."""
@@ -34,7 +35,7 @@ def _path(text: str) -> str:
         raise ValueError(f"expected {form}, found {quote(text)}")
     if len(steps(text)) > MAX_DEPTH:
         raise ValueError(f"must have at most {MAX_DEPTH} names, found {len(steps(text))}")
-    return text
+    return visible(text)
 
 
 Path = Annotated[str, StringConstraints(strict=True, max_length=500), AfterValidator(_path)]

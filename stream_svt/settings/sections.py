@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from stream_svt import plain_text
 from stream_svt.errors import Problem
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import DatasetDeclaration
@@ -25,7 +26,7 @@ def _servers(value: object) -> tuple[str, ...]:
         host, colon, port = str(part).strip().rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise ValueError(f"expected host:port such as 127.0.0.1:9092, found {quote(part)}")
-        servers.append(f"{host}:{port}")
+        servers.append(f"{fields.visible(host)}:{port}")
     return tuple(servers)
 
 
@@ -59,7 +60,7 @@ class KafkaConfig(Strict):
     bootstrap_servers: Servers = ("127.0.0.1:9092",)
     """Brokers for the first connection: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
+    """Protocol of connections. Default PLAINTEXT, for brokers on this machine."""
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
     ) = None
@@ -69,8 +70,8 @@ class KafkaConfig(Strict):
     password_file: fields.PathText | None = None
     """File whose first line is the password; with PLAIN and SCRAM. Default: none."""
     oauth_token_command: Argv | None = None
-    """Program that prints an access token, or JSON with access_token and expires_in, with its arguments, as a list.
-    No shell is used. With OAUTHBEARER. Default: none."""
+    """Program with its arguments, without a shell, that prints an access token, or JSON with access_token and
+    expires_in; with OAUTHBEARER. Default: none."""
     oauth_token_url: fields.Url | None = None
     """Instead of oauth_token_command: token endpoint, asked with OAuth 2 client credentials. Default: none."""
     oauth_client_id: fields.Text | None = None
@@ -78,21 +79,20 @@ class KafkaConfig(Strict):
     oauth_client_secret_file: fields.PathText | None = None
     """File whose first line is the client secret; read for each token. Default: none."""
     oauth_scope: fields.Text | None = None
-    """Scope to request from the token endpoint, several with spaces. Default: none."""
+    """Scopes for the token endpoint, with spaces. Default: none."""
     oauth_ca_file: fields.PathText | None = None
     """PEM file of the certificate authorities for the token endpoint. Default: those of the system."""
     oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions)] = Field({})
-    """SASL extensions that the brokers ask for, such as {logicalCluster: lkc-1, identityPoolId: pool-1} of Confluent
-    Cloud; with OAUTHBEARER. Default: none."""
-    aws_region: Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None = None
-    """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM. Credentials are those that AWS's SDK finds.
+    """SASL extensions of the brokers, such as {logicalCluster: lkc-1, identityPoolId: pool-1}; with OAUTHBEARER.
     Default: none."""
+    aws_region: Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None = None
+    """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM and the credentials that AWS's SDK finds. Default:
+    none."""
     ca_file: fields.PathText | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
     certificate_file: fields.PathText | None = None
-    """PEM file of this client's certificate, and those between it and the brokers' authority; with the SSL protocols.
-    Default: none."""
+    """PEM file of this client's certificate with its intermediate ones; with the SSL protocols. Default: none."""
     private_key_file: fields.PathText | None = None
     """PEM file of the certificate's private key, not encrypted. Default: none."""
     session_timeout: fields.Duration = 6000
@@ -102,20 +102,20 @@ class KafkaConfig(Strict):
     transaction_timeout: Annotated[fields.Duration, fields.within(12_000, 900_000)] = 15_000
     """Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s."""
     group_instance_id: Annotated[fields.Text, Field(max_length=249)] | None = None
-    """Permanent name of this worker in its group, unique to it (static membership): a restarted worker keeps its
+    """Unique, permanent name of this worker in its group (static membership): a restarted worker keeps its
     partitions. Default: none."""
     client_id: Annotated[fields.Text, Field(max_length=100)] = "stream-svt"
-    """Beginning of the name of every client, to which brokers apply quotas. Default stream-svt."""
+    """Prefix of the names of clients, to which brokers apply quotas. Default stream-svt."""
     request_timeout: Annotated[fields.Duration, fields.within(1000, 10_000)] = 5000
     """Time for one response, 1s to 10s: more for brokers far away. Default 5s."""
     metadata_max_age: Annotated[fields.Duration, fields.within(500, 30_000)] = 3000
-    """Time between two requests of a worker for metadata, 500ms to 30s: more relieves brokers with many topics, and
-    makes deleted topics known later. Default 3s."""
+    """Time between two requests of a worker for metadata, 500ms to 30s: more relieves brokers with many topics, but
+    delays the discovery of deleted ones. Default 3s."""
     connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 180_000
-    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer on the way (4 minutes
-    on Azure, 350 seconds on AWS). A shard whose connection was cut reads its state again. Default 3m."""
+    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer (4 minutes on
+    Azure, 350 seconds on AWS), because a shard whose connection is cut reads its state again. Default 3m."""
     record_reader: Literal["columns", "client"] = "columns"
-    """What reads the records of query topics: columns, or the client, several times slower. Default columns."""
+    """Reader of query topics: columns, or the client, which is several times slower. Default columns."""
 
     @property
     def encrypts(self) -> bool:
@@ -189,18 +189,18 @@ class TopicsConfig(Strict):
     control: fields.TopicName = _own_topic("control", "Topic of operators' commands.")
     config: fields.TopicName = _own_topic("config", "Compacted topic of the applied configuration.")
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(fields.integer)] = 4
-    """Partitions of every topic, including query topics: the number of shards. Never changes; a successor may have
-    another number. Default 4."""
+    """Partitions of every topic, query topics included: the number of shards. Fixed; a successor may have another
+    number. Default 4."""
     partitioner: Partitioner = "murmur2"
-    """How producers choose the partition of a key, in every query topic: murmur2 as Kafka's Java client and aiokafka,
-    or crc32 as librdkafka's clients. Never changes; a successor may have another one. Default murmur2."""
+    """Partitioner of all producers: murmur2 (Kafka's Java client and aiokafka) or crc32 (librdkafka's clients).
+    Fixed; a successor may have another one. Default murmur2."""
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(fields.integer)] = 1
     """Replication factor of topics that stream-svt creates; use 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"
-    """Where reading starts in a query topic that no monitor has read yet. Default earliest."""
+    """Where reading starts in a new query topic. Default earliest."""
     allow_alert_retention: bool = False
-    """Allow a retention on the alert topic. `audit` then cannot re-derive the charges of deleted alerts, and after
-    a lost state a dataset without a remaining alert has no budget left. Default false."""
+    """Allow a retention on the alert topic. `audit` then cannot derive the charges of deleted alerts, and after a
+    lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
 class SealingConfig(Strict):
@@ -209,18 +209,17 @@ class SealingConfig(Strict):
     key_file: fields.PathText | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
     key_command: Argv | None = None
-    """Instead of key_file: a program that prints the key, with its arguments, as a list. No shell is used.
-    Default: none."""
+    """Instead of key_file: program with its arguments, without a shell, that prints the key. Default: none."""
     previous_key_files: tuple[fields.PathText, ...] = ()
-    """Files with older keys that may still be in use during a key rotation. Default: none."""
+    """Files with older keys, during a key rotation. Default: none."""
     previous_key_commands: tuple[Argv, ...] = ()
-    """Programs that print older keys, each as a list. Default: none."""
+    """Programs that print older keys. Default: none."""
     adopt_plain: bool = False
-    """Accept an unsealed state once, to seal it. Remove it afterwards: while it is true, anyone who can write to
-    the state topic can replace the state. Default false."""
+    """Accept an unsealed state, to seal it. Remove it afterwards: while it is true, anyone with write access to the
+    state topic can replace the state. Default false."""
     key_lost: bool = False
-    """The key is permanently lost: a worker still joins, and parks every shard whose state it cannot open, so that
-    close-application --give-up-state can close it. Default false."""
+    """The key is lost: a worker still joins, and parks shards whose state it cannot open, so that close-application
+    --give-up-state can close them. Default false."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -238,7 +237,7 @@ class ControlConfig(Strict):
     """Signatures of commands, in addition to the access control list of the control topic."""
 
     signatures: Literal["required", "off"] | None = None
-    """Whether commands must be signed with one of the keys below. Default: required if there is a key, else
+    """Whether commands need a signature with one of the keys below. Default: required if there is a key, else
     off."""
     public_key_files: tuple[fields.PathText, ...] = ()
     """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
@@ -260,7 +259,7 @@ class ControlConfig(Strict):
 
 
 def _registry(text: str) -> str:
-    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text) or plain_text.flaw(text):
         raise ValueError(f"expected an address such as https://registry:8081, found {quote(text)}")
     return text
 
@@ -300,9 +299,9 @@ class CommitConfig(Strict):
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(fields.integer)] = 20_000
     """Largest number of records between commits. Default 20000."""
     cadence: Annotated[fields.Duration, fields.within(50, 60_000)] | None = None
-    """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so the time of an alert
-    does not depend on the time its batch took. Costs up to two ticks of latency. Default none: charged alerts are
-    published at once."""
+    """Fixed time between transactions, 50ms to 1m: alerts are published at ticks only, so their time does not
+    depend on the time of their batch, at up to two ticks of latency. Default none: charged alerts are published at
+    once."""
 
 
 class ServiceDocument(Strict):

@@ -20,9 +20,9 @@ from benchmarks.scale import __main__ as scale
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
+from stream_svt.kafka.embedded import EmbeddedKafka
+from stream_svt.logs import TEXT, TextFormatter
 from stream_svt.mechanisms import noise
-from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.logs import TEXT, TextFormatter
 
 ROOT = Path(__file__).parents[2]
 
@@ -187,8 +187,8 @@ def test_the_takeover_benchmark_gives_the_time_of_a_restore_and_of_a_takeover() 
 def test_the_datasets_of_the_service_benchmark_are_spread_evenly():
     names = datasets(16)
     assert len(set(names)) == 64
-    homes = [peers.home(name.encode(), 4) for name in names]
-    assert [homes.count(place) for place in range(4)] == [16] * 4
+    partitioning = [peers.home(name.encode(), 4) for name in names]
+    assert [partitioning.count(place) for place in range(4)] == [16] * 4
 
 
 def test_the_planner_is_told_quantiles_and_never_the_family():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -33,6 +34,23 @@ def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, ca
     assert {file.name for file in FILES.iterdir()} == {
         file.name for file in (tmp_path / "reproduction").iterdir()
     }
+
+
+@pytest.mark.parametrize("options", [["--trials", "0.0001"], ["--trials", "0.0001", "--seed", "2"]])
+def test_other_trials_leave_the_tracked_figures_alone(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(exponential_noise, "EPSILONS", ("1",))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())}
+    reproduction.main(options)
+    assert {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())} == before
+    [made] = tmp_path.glob("stream-svt-reproduction-*")
+    assert {file.name for file in (made / "reproduction").iterdir()} == {
+        file.name for file in FILES.iterdir()
+    }
+    assert str(made) in capsys.readouterr().err
+    for refused in (["--docs", str(reproduction.DOCS)], ["--no-measuring"]):
+        with pytest.raises(SystemExit):
+            reproduction.main([*options, *refused])
 
 
 def test_the_committed_page_says_what_the_committed_files_say():

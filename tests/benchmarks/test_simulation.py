@@ -9,15 +9,7 @@ import pytest
 
 from benchmarks import simulation
 from benchmarks.datasets import counts_of
-from stream_svt.mechanisms import (
-    Annealed,
-    Noise,
-    SparseVector,
-    Uncorrected,
-    adaptive,
-    ladder,
-    sparse_vector,
-)
+from stream_svt.mechanisms import Annealed, Noise, SparseVector, Uncorrected, adaptive, ladder, sparse_vector
 from stream_svt.mechanisms.noise import quantiles
 
 VALUES = np.array([95, 60, 58, 41, 40, 40, 33, 30, 30, 30, 21, 12, 5, 5, 0, 0], dtype=np.int64)

@@ -7,30 +7,25 @@ import io
 import json
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
 
 import aiokafka.client
-import msgspec
 import pytest
 from click import unstyle
 
 from stream_svt.__main__ import main as program
-from stream_svt.cli import app, confirming, showing
-from stream_svt.cli.whole import show_whole
+from stream_svt.application.facts import ApplicationFacts
+from stream_svt.cli import app, confirming
+from stream_svt.cli.whole import show_whole, show_worker
 from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
-from stream_svt.service.config import parse_config
-from stream_svt.service.shown import ApplicationShown
-from stream_svt.service.web import status
 from stream_svt.settings.sections import json_schema
-from tests.service.test_metrics import SPEC, owned, view
 from tests.support.alerts import account_of
 from tests.support.http_server import answering
 from tests.support.keys import ed25519_pair
-from tests.support.status_page import Stub
+from tests.support.shop import SPEC
+from tests.support.status_page import STATUS
 
 COMMANDS = [[name] for name in app.commands] + [
     ["control", name] for name in app.commands["control"].commands
@@ -169,7 +164,7 @@ LOST = ("--shard", 1, "--topic", "t", "--offset", 7)
         ("nowhere.pem", "nowhere.pem: No such file"),
         ("alice.pub", "must hold an Ed25519 private key"),
         ("mallory.pem", " is not in section control, which has ed25519 "),
-        ("binary", "binary: it is not text."),
+        ("binary", "binary: it is UTF-16 text: save it as UTF-8."),
     ],
 )
 def test_a_command_that_every_shard_would_refuse_is_not_sent(stream_svt, config, key, words):
@@ -202,6 +197,8 @@ def test_control_knows_what_is_declared(stream_svt, config):
     ("options", "message"),
     [
         (("--successor", "shop"), "the successor needs another name"),
+        (("--successor", "ne\u200bxt"), r"found 'ne\u200bxt'"),
+        (("--successor", "Next"), "expected a name of lower-case letters"),
         (("--successor", "next", "--give-up-state"), "--give-up-state needs --shard"),
         (("--successor", "next", "--shard", 7), "there is no shard 7 in {config}: shards are 0 to 1"),
         ((), "Missing option '--successor'"),
@@ -222,9 +219,9 @@ def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_int
     """The account of the dataset is read before; here it was found."""
 
     async def shown(*_arguments):
-        return ApplicationShown(accounts={"today": account_of(spent=2.5, reserved=0.5)})
+        return ApplicationFacts(accounts={"today": account_of(spent=2.5, reserved=0.5)})
 
-    monkeypatch.setattr(confirming, "read_shown", shown)
+    monkeypatch.setattr(confirming, "read_facts", shown)
     for answer, hint in (("n\n", ""), ("", " (use --yes where nobody can answer)")):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         ended = stream_svt(*RAISE, "-c", config)
@@ -255,26 +252,12 @@ def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_int
 )
 def test_what_is_confirmed_is_right_for_rho(stream_svt, config, monkeypatch, options, effect):
     async def shown(*_arguments):
-        return ApplicationShown()
+        return ApplicationFacts()
 
-    monkeypatch.setattr(confirming, "read_shown", shown)
+    monkeypatch.setattr(confirming, "read_facts", shown)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     config.write_text(SPEC.replace("{epsilon: 4}", "{rho: 4}"))
     assert effect in stream_svt("control", *options, "-c", config).err
-
-
-def _status() -> dict[str, Any]:
-    """Return the status of a worker that owns a shard with two datasets, one of them unspent."""
-    worker = Stub(parse_config(SPEC))
-    (monitor,) = view("a", alerts=11, spent=1.5).monitors
-    spent = msgspec.structs.replace(
-        view("a", spent=1.5), monitors=[msgspec.structs.replace(monitor, top_branch_only=True)]
-    )
-    worker.shards = (owned(spent, msgspec.structs.replace(view("b"), monitors=[])),)
-    return msgspec.to_builtins(status(worker))
-
-
-STATUS = _status()
 
 
 @pytest.fixture
@@ -297,6 +280,8 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     assert "│ b " in ended.out
     assert json.loads(stream_svt("status", "--url", url, "--json").out) == STATUS
     assert "refused" not in ended.out
+    alone = f"Worker {STATUS['worker']} alone: 'stream-svt status -c FILE' shows all workers."
+    assert ended.out.splitlines()[-1] == alone
     # The lag of a shard that was never open is unknown; 0 would mean that every query was read.
     parked = {**STATUS["shards"][0], "state": "parked", "lag": {}, "committed_at": None}
     refused = {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}, "remedy": "do this"}
@@ -321,8 +306,8 @@ def test_in_a_narrow_terminal_status_leaves_columns_out_and_cuts_nothing(monkeyp
         "cause": "state-unreadable",
         "reason": "its seal is broken " * 5,
     }
-    showing._show(STATUS | {"shards": [*STATUS["shards"], STATUS["shards"][0] | parked]})
-    lines = unstyle(capsys.readouterr().out).splitlines()[1:]
+    show_worker(STATUS | {"shards": [*STATUS["shards"], STATUS["shards"][0] | parked]})
+    lines = unstyle(capsys.readouterr().out).splitlines()[1:-1]
     assert max(map(len, lines)) <= columns
     text = "\n".join(lines)
     assert "…" not in text
@@ -368,8 +353,14 @@ def test_an_unreachable_broker_is_three_and_the_message_names_what_to_check(stre
     ended = stream_svt(*arguments, "-c", config)
     assert ended.code == 3
     assert "127.0.0.1" in ended.err
-    assert "and the broker" in ended.err
+    assert "start the broker, or correct kafka.bootstrap_servers" in ended.err
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_host_without_an_address_is_named(stream_svt, config):
+    config.write_text(config.read_text().replace('"127.0.0.1:1"', '"nowhere.invalid:9092"'))
+    ended = stream_svt("check", "-c", config)
+    assert (ended.code, "nowhere.invalid" in ended.err) == (3, True), ended.err
 
 
 @pytest.mark.parametrize(
@@ -432,24 +423,41 @@ def test_the_whole_application_is_shown_from_its_events_however_many_datasets_it
             "version": 2,
             "successor": "",
         },
-        {"shard": 1, "events": 0, "time": "", "command": 0, "version": 0, "successor": ""},
+        {"shard": 1, "events": 0, "time": "", "command": 0, "version": None, "successor": ""},
     ]
     datasets = [
         {"dataset": f"d{number}", "measure": "epsilon", "limit": 4.0, "spent": 0.5, "reserved": 0.25}
         for number in range(60)
     ]
+    last = STATUS["datasets"][0] | {"dataset": "d59"}
+    blind = last["monitors"][0] | {"state": "paused", "since": 1_785_000_000_000}
+    stopped = {**STATUS["shards"][0], "shard": 1, "state": "parked", "cause": "sealing-key"}
+    page = STATUS | {"shards": [stopped], "datasets": [last | {"monitors": [blind]}]}
     found = {"application": "shop", "workers": None, "shards": shards, "declared": 61, "datasets": datasets}
-    show_whole(found, datetime(2026, 11, 26, 4, 1, 5, tzinfo=UTC))
+    show_whole(found | {"pages": [page], "without_page": "1 of 2 workers silent"})
     out = capsys.readouterr().out
     assert "shop: an unknown number of workers in the group" in out
-    assert "2026-11-26 04:00:00 UTC │ 65 s" in out
+    assert "1 of 2 workers silent" in out
+    silent, parked = [line for line in out.splitlines() if "not known" in line or "sealing-key" in line][:2]
+    assert ("2026-11-26 04:00:00 UTC" in silent, "parked" in parked) == (True, True)
+    assert out.index("│ d59 ") < out.index("│ d0 ")
+    assert "paused since 2026-07-25 17:20:00 UTC" in out
+    assert "paused: an operator paused it: stream-svt control resume" in out
     assert "60 datasets: epsilon 30 of 240 spent, 15 reserved" in out
     assert "1 declared dataset without an account in the events read" in out
-    assert "│ d49 " in out
-    assert "│ d50 " not in out
+    assert "│ d48 " in out
+    assert "│ d49 " not in out
     assert ".. and 10 more: --json has them all" in out
 
 
-def test_status_of_the_whole_application_needs_its_configuration(stream_svt):
-    ended = stream_svt("status", "--all", "--url", "http://127.0.0.1:1")
-    assert (ended.code, "--all reads the alert topic that -c FILE names" in ended.err) == (2, True)
+@pytest.mark.loopback
+def test_an_address_beside_a_configuration_asks_that_worker_alone(stream_svt, worker_page, config):
+    ended = stream_svt("status", "-c", config, "--url", worker_page[0])
+    assert (ended.code, f"Worker {STATUS['worker']} alone" in ended.out) == (0, True)
+
+
+@pytest.mark.parametrize(("series", "length"), [("", 0), ("x" * 257, 257)])
+def test_a_series_that_no_query_can_have_is_refused_before_it_is_sent(stream_svt, config, series, length):
+    ended = stream_svt("control", "mute", "-c", config, "today", "--series", series, "--for", "1h")
+    assert ended.code == 2
+    assert f"a series has 1 to 256 characters, this one has {length}." in ended.err

@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 from click import unstyle
 
 from stream_svt.cli.showing import in_words
-from stream_svt.kafka.clients import Cluster
-from stream_svt.monitor.released import Alert, Envelope, EventType
+from stream_svt.monitor.released import Alert, Event, EventType
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Audit, DatasetTally
-from stream_svt.subscription import Event, Subscription
-from tests.support.alerts import account_of, alert, encoded, lifecycle
+from stream_svt.protocol.history.audit import Audit, DatasetTally
+from stream_svt.terminal import line
+from tests.support.alerts import account_of, alert, encoded, event, lifecycle
 
 
-def event(data, kind: EventType | None = None) -> Event:
-    record = SimpleNamespace(value=encoded(1, data, kind=kind), partition=0, offset=3)
-    received = Subscription(Cluster({}), "alerts", None, from_beginning=False, lifecycle=True)
-    return received._received(record)
+def as_text(received: Event) -> str:
+    return unstyle(line(*in_words(received)))
 
 
 def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
-    line = unstyle(in_words(event(alert(number=2))))
+    line = as_text(event(alert(number=2)))
     for part in (
         "ALERT",
         "shop/milk  hot",
@@ -44,7 +40,7 @@ def test_the_time_of_an_event_as_text_is_utc(monkeypatch):
     time.tzset()
     try:
         received = event(alert(number=2))
-        assert unstyle(in_words(received)).startswith(f"{received.time:%H:%M:%S}Z  ALERT")
+        assert as_text(received).startswith(f"{received.time:%H:%M:%S}Z  ALERT")
         assert received.time.utcoffset() == timedelta()
     finally:
         monkeypatch.undo()
@@ -53,14 +49,14 @@ def test_the_time_of_an_event_as_text_is_utc(monkeypatch):
 
 def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
     data = lifecycle("resampled", run=2, account=account_of(), detail={"alerts_charge_left": 0.9})
-    line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
+    line = as_text(event(data, EventType.RUN_STARTED))
     assert "run.started  shop  hot  resampled  alerts_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
 def test_an_event_as_text_shows_a_moment_as_date_and_time():
     for until, shown in ((1_795_671_762_041, "until=2026-11-26 05:42:42 UTC"), ("run", "until=run")):
         data = lifecycle("max-runs", account=account_of(), detail={"until": until})
-        assert f"max-runs  {shown}" in unstyle(in_words(event(data, EventType.LIMITED)))
+        assert f"max-runs  {shown}" in as_text(event(data, EventType.LIMITED))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +68,8 @@ def test_an_event_as_text_shows_a_moment_as_date_and_time():
     ],
 )
 def test_an_alert_as_text_shows_how_long_its_series_is_muted(until: str | int, shown: str):
-    assert shown in unstyle(in_words(event(alert(muted_until=until))))
-    assert "muted" not in unstyle(in_words(event(alert(muted_until=None))))
+    assert shown in as_text(event(alert(muted_until=until)))
+    assert "muted" not in as_text(event(alert(muted_until=None)))
 
 
 def test_a_json_line_holds_every_field_of_the_event_and_its_position():
@@ -82,7 +78,7 @@ def test_a_json_line_holds_every_field_of_the_event_and_its_position():
     assert document["id"] == "shop-1"
     assert document["data"] == written["data"]
     assert set(document["data"]) == set(Alert.__struct_fields__)
-    assert set(document) == {*written, *Envelope.__struct_fields__, "partition", "offset"}
+    assert set(document) == {*written, *Event.__struct_fields__}
 
 
 @pytest.fixture
@@ -93,7 +89,7 @@ def topics_audited(monkeypatch) -> dict[str, Audit]:
     async def audited(cluster, topic, monitors=(), **_options) -> Audit:
         return audits[topic]
 
-    monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
+    monkeypatch.setattr("stream_svt.operate.audit.audit_topic", audited)
     return audits
 
 

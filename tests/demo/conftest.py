@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stream_svt.application.config import Config, parse_config
 from stream_svt.demo.scenario import Baskets, Setting, load_baskets, running_counts
-from stream_svt.service.config import Config, parse_config
 from tests.support.keys import write_secrets
 
 

@@ -45,7 +45,7 @@ def board(*events) -> Board:
         made.add_counts(point, np.array(counts))
     made.tested, made.seconds = 4000, 2.0
     for event in events:
-        made.add(*event)
+        made.add(event)
     return made
 
 
@@ -74,14 +74,14 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted(busy):
 
 @pytest.mark.parametrize(("certified", "figures"), [(True, "458 bound ≥ 432"), (False, "- bound -")])
 def test_a_line_of_an_alert_has_gap_estimate_and_bound(certified, figures):
-    line = board().add(*alert("line-00002/1", attempt=3, certified=certified)).plain
+    line = board().add(alert("line-00002/1", attempt=3, certified=certified)).plain
     assert f"ALERT week-1 append item-1 gap 31 estimate {figures} " in " ".join(line.split())
     assert "attempt 3" in line
 
 
 def test_events_without_a_line_change_the_budgets_too():
     shown = board()
-    assert shown.add(*lifecycle(EventType.RESUMED, spent=0.7)) is None
+    assert shown.add(lifecycle(EventType.RESUMED, spent=0.7)) is None
     assert shown.budgets[FIRST].spent == 0.7
 
 

@@ -48,11 +48,12 @@ def test_every_promise_is_kept_with_a_margin(stream, queries, parsed, seed):
         record = encode(
             event, application="demo", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
         )
-        envelope, data = decode(record)
+        found = decode(record)
         if event.type.endswith("alert.v1"):
             # A play names the query at offset 7 "q7".
-            data = structs.replace(data, query_id=ids[int(data.query_id[1:])])
-        board.add(envelope, data)
+            data = structs.replace(found.data, query_id=ids[int(found.data.query_id[1:])])
+            found = structs.replace(found, data=data)
+        board.add(found)
     for name, halts in ((APPEND, 5), (ADAPTIVE, 2)):
         figures = board.figures(name)
         assert figures["precision*"] >= 0.88

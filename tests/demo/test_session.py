@@ -16,12 +16,12 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from rich.console import Console
 from rich.live import Live
 
+from stream_svt.application.config import parse_config
 from stream_svt.demo import scenario, session
 from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, Setting, checkpoints
 from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.kafka.clients import Cluster, partition_counts
-from stream_svt.service.config import parse_config
 
 
 def plain(**options) -> Console:
@@ -172,6 +172,6 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
     assert len(lines) == len(sent) == 6
     client, *where = sent[0]
     assert parsed.cluster().arguments.items() <= client.items()
-    assert where == ["retail-demo.counts", parsed.homes]
+    assert where == ["retail-demo.counts", parsed.partitioning]
     await feed(parsed, 0.2, 0.5)
     assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
+from stream_svt.application.config import parse_config
 from stream_svt.demo.scenario import Setting
 from stream_svt.forward.config import load_forward_config
-from stream_svt.service.config import parse_config
-from stream_svt.service.embedded import KAFKA_VERSION
-from stream_svt.service.hosting import STOP_DEADLINE
+from stream_svt.hosting.hosted import STOP_DEADLINE
+from stream_svt.kafka.embedded import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import units
 from deploy.grafana.dashboards import pages
 from deploy.grafana.dashboards.__main__ import GENERATED, main, texts
 from stream_svt.forward.metrics import METRICS as FORWARDING
-from stream_svt.service.metrics import METRICS as SERVICE
+from stream_svt.worker.metrics import METRICS as SERVICE
 from tests.support.grafana import expressions, load, panels, variables
 
 DASHBOARDS = load()

@@ -12,12 +12,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from stream_svt.application.config import parse_config
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import ForwardWebConfig
-from stream_svt.service.config import parse_config
-from stream_svt.service.hosting import STOP_DEADLINE
-from stream_svt.service.web import PAGES
+from stream_svt.hosting.hosted import STOP_DEADLINE
 from stream_svt.settings.sections import WebConfig
+from stream_svt.web import PAGES
 from tests.support.forwarding import loaded
 from tests.support.keys import write_secrets
 from tests.support.tls import Authority

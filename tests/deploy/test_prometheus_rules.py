@@ -16,7 +16,7 @@ from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
+from stream_svt.worker.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
 from tests.support.prometheus import Alertmanager
 
 TOP = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ def test_a_section_says_what_the_alert_means_where_to_look_and_what_to_do() -> N
     for section in re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]:
         name, body = section.split("\n", 1)
         parts = re.findall(r"^\*\*(.+?)\.\*\*", body, re.MULTILINE)
-        assert [part for part in parts if part != "Privacy"] == ["Meaning", "Look at", "Do"], name
+        assert [part for part in parts if part != "Privacy"] == ["Meaning", "Check", "Do"], name
 
 
 def test_the_budget_rules_are_those_of_the_program_that_makes_them() -> None:
@@ -183,7 +183,7 @@ def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program) -> None
 def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
     """A real Alertmanager, told of several alerts at once, shows which of them it keeps quiet."""
     told = [
-        ("BudgetExhausted", "shop", "a"),
+        ("MonitorExhausted", "shop", "a"),
         ("BudgetBurningFast", "shop", "a"),
         ("BudgetBurningFast", "shop", "b"),
         ("BudgetBurningSlow", "shop", "b"),

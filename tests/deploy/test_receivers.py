@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from stream_svt.forward.event import request_of
-from tests.support.forwarding import destination, received
+from tests.support.alerts import alert
+from tests.support.forwarding import destination, event_of
 from tests.support.http_server import serving
 from tests.support.keys import write_secrets
 from tests.support.observed import hurried
@@ -64,9 +65,9 @@ def product(answer: int = 202) -> Iterator[tuple[str, Posted]]:
 
 @pytest.fixture
 def sent(debian_program, tmp_path) -> Callable[[str], Posted]:
-    """Return what a product gets of an alert and of an operations' alert, which then ends."""
+    """Return what a product gets of an alert of a series and of an operations' alert, which then ends."""
 
-    def run(name: str) -> Posted:
+    def run(name: str, series: str = "milk") -> Posted:
         with product(200 if name == "slack" else 202) as (address, posted):
             config = yaml.safe_load(assembled(name).replace(SECRETS, str(tmp_path)))
             hurried(config["route"])
@@ -81,7 +82,7 @@ def sent(debian_program, tmp_path) -> Callable[[str], Posted]:
             with Alertmanager(debian_program("prometheus-alertmanager"), path, tmp_path) as alertmanager:
                 target = destination(tmp_path, f"{{name: a, alertmanager: {{urls: ['{alertmanager.url}']}}}}")
                 now = datetime.now(UTC)
-                _post(alertmanager, request_of(target, received(), now).body)
+                _post(alertmanager, request_of(target, event_of(alert(series=series)), b"", now).body)
                 _post(alertmanager, json.dumps([OPERATIONS]).encode())
                 _wait(lambda: len(posted) >= 2)
                 ended = OPERATIONS | {"endsAt": (now + timedelta(milliseconds=10)).isoformat()}
@@ -132,6 +133,15 @@ def test_slack_gets_both_kinds_and_mentions_for_pages_only(sent):
     assert (page["color"], ticket["color"], ended["color"]) == ("danger", "warning", "good")
     assert ticket["text"].startswith("Commits of retail-watch fail")
     assert ended["title"].startswith("RESOLVED CommitFailures: retail-watch")
+
+
+def test_slack_shows_a_series_as_it_is_written(sent):
+    """Slack calls people by ``<!channel>``, and hides the address of a link: the series of a stranger may say so."""
+    series = "</!channel>&amp;<https://stranger.example|Sign in>"
+    page = min(sent("slack", series), key=lambda one: one[2]["attachments"][0]["title"])[2]["attachments"][0]
+    written = "&lt;/!channel&gt;&amp;amp;&lt;https://stranger.example|Sign in&gt; of shop is above 500 (hot)"
+    assert page["text"].startswith(f"<!channel> {written}")
+    assert written in page["fallback"]
 
 
 def test_pagerduty_gets_events_that_it_can_group_and_resolve(sent):

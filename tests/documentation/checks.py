@@ -19,15 +19,16 @@ from stream_svt.cli import app
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
-from stream_svt.service.json_queries import Query
-from stream_svt.service.metrics import METRICS
+from stream_svt.queries.json_queries import Query
 from stream_svt.settings.document import read
 from stream_svt.settings.sections import ConfigDocument, json_schema
+from stream_svt.worker.metrics import METRICS
 from tests.documentation.pages import ROOT, Code, blocks
 
 _PROGRAMS = re.compile(
-    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|echo|export|gh|git|grep|head|helm|javac?|jq|"
-    r"kafka-delete-records|kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen"
+    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|echo|export|gh|git|grep|head|helm|install|javac?|jq|"
+    r"kafka-delete-records|kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen|"
+    r"systemctl|useradd"
 )
 _ENDS = re.compile(r"[;&|()]+")
 

@@ -9,6 +9,7 @@ from datetime import date
 import msgspec
 import pytest
 
+from benchmarks import command
 from benchmarks import costs as measuring
 from docs.generator import capacity, costs, performance
 from docs.generator.outputs import DOCS, TOP
@@ -52,6 +53,31 @@ def test_what_a_benchmark_prints_replaces_its_figures_and_misses_are_told():
     others = new.figures.keys() - {"service.json_vs_getmany", "engine.alert_us"}
     assert all(new.figures[name] == old.figures[name] for name in others)
     assert msgspec.json.decode(performance.encoded(new), type=performance.Document) == new
+
+
+def test_figures_of_other_sizes_are_not_taken(capsys):
+    def figures(queries: int = 100, turns: int = 3, *, draw: bool = False) -> dict[str, float]:
+        return {"alert_us": float(queries + turns + draw)}
+
+    old = performance.document()
+    for options, is_taken in (
+        ([], True),
+        (["--queries", "100"], True),
+        (["--turns", "1"], False),
+        (["--draw"], False),
+    ):
+        command.show(figures, options, name="engine")
+        new, said = performance.renewed(old, capsys.readouterr().out.splitlines(), DAY)
+        assert (new.figures["engine.alert_us"].value == 103.0) is is_taken
+        assert (new.figures == old.figures) is not is_taken
+        assert ("its figures are not taken" in said[0]) is not is_taken
+
+
+@pytest.mark.parametrize("size", ["--datasets", "--queries", "--turns"])
+def test_costs_of_other_sizes_are_not_drawn(size, monkeypatch):
+    monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SystemExit, match="--draw needs the usual sizes"):
+        command.show(measuring.figures, ["--draw", size, "4"])
 
 
 def test_the_figures_are_those_of_benchmarks_and_stand_in_the_file_as_it_is_written_again():

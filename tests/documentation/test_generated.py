@@ -18,10 +18,10 @@ from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.controls import Refusal
-from stream_svt.service import json_queries
-from stream_svt.service.web import WorkerStatus
-from stream_svt.service.web.overview import DatasetNow
+from stream_svt.queries import json_queries
 from stream_svt.settings.sections import ConfigDocument
+from stream_svt.web import WorkerStatus
+from stream_svt.web.overview import DatasetNow
 
 
 def test_every_generated_file_and_block_is_what_another_process_in_another_place_makes():

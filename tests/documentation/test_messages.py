@@ -18,25 +18,27 @@ import yaml
 
 from docs.generator import example
 from docs.generator.asyncapi import EVENTS, QUERY_REASONS, message_name
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor import operations
-from stream_svt.monitor.operations import Action, Command, CommandProgress, apply_to_all
+from stream_svt.monitor.operations import Action, Command, CommandProgress, apply_to_many
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.dataset_index import DatasetIndex
-from stream_svt.service.homes import Homes
-from stream_svt.service.ports import Reject
-from stream_svt.settings.application import ApplicationSpec, Balance, Carried, load_spec
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import Carried
+from stream_svt.settings.datasets import Balance
+from stream_svt.worker.ports import Reject
 from tests.documentation.pages import ROOT
 from tests.simulation.chains import give_up
 from tests.simulation.log import Broker, Entry
 from tests.support.engine_play import Play, Query
 from tests.support.generated_play import GeneratedPlay, at, day
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+from tests.support.monitor_forms import FORMS, MONOTONIC, TOPIC, spec_of, stream
 from tests.support.worker import HIGH, LOW, Scene
 
 DOCUMENT: dict[str, Any] = yaml.load((ROOT / "docs" / "asyncapi.yaml").read_text(), yaml.CSafeLoader)
@@ -136,7 +138,7 @@ def test_all_that_monitors_release_is_described_and_all_that_is_described_is_rel
 def _of_every_kind() -> Iterator[bytes]:
     """Play monitors of every form, with every command and every mishap; yield what they release."""
     plays = [
-        _operated(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
+        _operated(spec_of(*MONOTONIC, datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
         _operated(spec_of(FORMS["plain"], datasets="{names: [a, b, c], limit: {rho: 1}, unit: one basket}")),
         _changed(),
         _scheduled(),
@@ -174,12 +176,16 @@ def _operated(spec: ApplicationSpec) -> Play:
         Command(
             number=1, id="up", action=Action.RAISE_BUDGET, dataset="a", limit="100", issued_by="somebody"
         ),
+        Command(number=1, id="mute", action=Action.MUTE, dataset="a", series="tea", until_word="period"),
+        Command(number=1, id="unmute", action=Action.UNMUTE, dataset="a", series="tea"),
+        Command(number=1, id="rest", action=Action.PAUSE, dataset="b", until=1),
         Command(number=1, id="lost", action=Action.ACCEPT_LOSS),
     ]
     for command in commands:
         operations.apply(play.engine, command)
         play.commit()
     operations.expire(play.engine, commands[-1], 1_790_000_000_000)
+    play.more(Query(1, 0, time_ms=1))  # ends the pause
     for number in range(40):  # until the budget is gone
         at = play.engine.next_offset(TOPIC) or 0
         play.play(TOPIC, [*[Query(1, 0)] * at, *[Query(1, 90_000, f"new{number}-{k}") for k in range(60)]])
@@ -249,13 +255,14 @@ def _closed_for_ever() -> Play:
         complete=True,
         topics={},
         watermarks={},
+        begun={},
         datasets={"a": Balance("one basket", Kind.PURE, 5 * 10**9, 5 * 10**9, 10**9)},
     ).lines()
     play = Play(load_spec(CARRIED.format(monitor=FORMS["plain"]), read_names=lambda name: list(lines)))
     play.engine.begin_state(1, "murmur2", "cluster")
     play.play(TOPIC, [Query(0, 0) for _ in range(30)])
     command = Command(number=1, id="end", action=Action.CLOSE_APPLICATION, successor="next")
-    for _ in apply_to_all(play.engine, CommandProgress(command)):
+    for _ in apply_to_many(play.engine, CommandProgress(command)):
         pass
     play.commit()
     return play
@@ -328,7 +335,9 @@ _FIELDS: dict[str, list[Any]] = {
 
 def test_a_query_is_accepted_exactly_where_the_document_says_so(reader):
     chance = random.Random(11)
-    decoder = QueryDecoder("t", DatasetIndex(["d"], partition=0, homes=Homes(1, "murmur2")), ["hot"])
+    decoder = QueryDecoder(
+        "t", DatasetIndex(["d"], partition=0, partitioning=Partitioning(1, "murmur2")), ["hot"]
+    )
     lenient = Reader()
     lenient._components = copy.deepcopy(DOCUMENT["components"])
     accepted = 0

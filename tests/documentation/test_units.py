@@ -46,7 +46,9 @@ ANSWERS: dict[str, Callable[[list[Unit], int], int | Fraction]] = {
 }
 SUMS_ABOVE: dict[str, Callable[[int], Fraction]] = {
     "With x cut to 0..10 and t = 4 the sensitivity is 6": lambda x: Fraction(cut(x, 0, 10) - 4),
-    "The sum of (error - 0.05) is above 0: sensitivity 0.95": lambda x: (x > 0) - Fraction(1, 20),
+    "Ask whether 20 errors - *n* is above 0, an integer: sensitivity 19": lambda x: Fraction(
+        20 * (x > 0) - 1
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import chain, cycle, product
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.contract import Neighbours, Noises, Run
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
-from stream_svt.mechanisms.quantile import Adjacency
+from stream_svt.mechanisms.selection.quantile import Adjacency
 
 Check = Callable[["Form"], None]
 Values = tuple[int, ...]
@@ -46,13 +47,17 @@ class Tape:
 
 @dataclass(frozen=True)
 class Batch:
-    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they use."""
+    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they use.
+
+    ``cell`` is what the environment chose by the outputs before these tests (`ReactingForm`).
+    """
 
     run: int
     start: int
     stop: int
     outcomes: Any
     columns: list[int]
+    cell: int
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,9 @@ class Form:
                     run = self.restored(run)
                 asked = queue[done : done + min(batch_size, tests - test)]
                 bars = np.array([(query + shift) % 3 for query in asked])
-                columns = self.columns(test, asked)
+                columns, cell = self.columns(test, asked), self.cell(released)
                 step = (
-                    self.answers(values, test, test + len(asked)),
+                    self.answers(values, test, test + len(asked), cell),
                     bars,
                     attempt,
                     self.noise(tape, columns),
@@ -135,7 +140,8 @@ class Form:
                 before = run
                 run, outcomes = self.step(run, *step)
                 consumed = asked[: outcomes.consumed]
-                batches.append(Batch(number, test, test + len(consumed), outcomes, columns[: len(consumed)]))
+                end = test + len(consumed)
+                batches.append(Batch(number, test, end, outcomes, columns[: len(consumed)], cell))
                 charge += outcomes.charge_units
                 heads = [
                     (number, query, attempt, int(bar)) for query, bar in zip(consumed, bars, strict=False)
@@ -143,7 +149,7 @@ class Form:
                 released += self.output(outcomes, heads, self.extra_output(before, *step))
                 reported = {top.row for top in outcomes.tops}
                 again += [query for row, query in enumerate(consumed) if row not in reported]
-                done, test = done + len(consumed), test + len(consumed)
+                done, test = done + len(consumed), end
             queue = again[::-1] if shift % 2 else again
         return PlayedCase(tuple(released), charge, tuple(batches), self.opened(number))
 
@@ -153,7 +159,11 @@ class Form:
     def test_count(self, values: Values, tape: Tape) -> int:
         return len(values)
 
-    def answers(self, values: Values, start: int, stop: int) -> Integers:
+    def cell(self, released: Sequence[object]) -> int:
+        """Return the choice of the environment after these outputs: there is one, so it does not react."""
+        return 0
+
+    def answers(self, values: Values, start: int, stop: int, cell: int = 0) -> Integers:
         return np.array(values[start:stop])
 
     def columns(self, test: int, queries: Sequence[int]) -> list[int]:
@@ -213,7 +223,9 @@ class Form:
     def shifts(
         self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, *drawn: Noises
     ) -> Noises:
-        before, after = (self.answers(values, batch.start, batch.stop) for values in (first, second))
+        before, after = (
+            self.answers(values, batch.start, batch.stop, batch.cell) for values in (first, second)
+        )
         return self.mechanism.shifts(batch.outcomes, before, after, neighbours, *drawn)
 
     def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
@@ -288,6 +300,38 @@ class StreamForm(Form):
         return after
 
 
+CELLS = 3
+"""Answers among which a reacting environment chooses for each test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReactingForm(StreamForm):
+    """A stream of an environment that reads every output and chooses the next answer, on both datasets, by it.
+
+    `values` has `CELLS` answers for each test. The next answer is read after the previous test.
+    """
+
+    batched: bool = False
+    at_once: int = 1
+
+    def cell(self, released: Sequence[object]) -> int:
+        """Return a choice that depends on every output so far: queries, bottoms, gaps, branches and charges."""
+        return crc32(repr(released).encode()) % CELLS
+
+    def values(self, rng: random.Random, tests: int) -> Values:
+        return super().values(rng, tests * CELLS)
+
+    def test_count(self, values: Values, tape: Tape) -> int:
+        return len(values) // CELLS
+
+    def answers(self, values: Values, start: int, stop: int, cell: int = 0) -> Integers:
+        return np.array(values[start * CELLS + cell : stop * CELLS : CELLS])
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return PROOF
+
+
 @dataclass(frozen=True, kw_only=True)
 class RenewedForm(StreamForm):
     """A mechanism whose run continues with a fresh threshold after every top."""
@@ -348,7 +392,7 @@ class QuantileForm(Form):
     def test_count(self, values: Values, tape: Tape) -> int:
         return len(tape.queries[0])
 
-    def answers(self, values: Values, start: int, stop: int) -> Integers:
+    def answers(self, values: Values, start: int, stop: int, cell: int = 0) -> Integers:
         return self.mechanism.answers(np.sort(np.array(values)), start, stop - start)
 
 

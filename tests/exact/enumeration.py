@@ -12,18 +12,22 @@ so the infinite sums over rho are geometric series.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cache
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from stream_svt.mechanisms import Noise
 
 X = Fraction(1, 2)
 """e^-u"""
+
+Values: TypeAlias = "tuple[int, ...] | Reacting"
+"""The values of all tests, given beforehand or by an environment that reacts."""
 
 Polynomial = dict[int, Fraction]
 """Coefficients by exponent of x^|rho|."""
@@ -153,15 +157,35 @@ class Hidden(NamedTuple):
         return expectation(factors, self.noise, self.rate)
 
 
+class Reacting(NamedTuple):
+    """An environment that chooses the next value by what was released: ``values`` by test and choice.
+
+    It chooses by the latest top: none so far, one with gap 0, one with a larger gap.
+    """
+
+    values: tuple[tuple[int, int, int], ...]
+
+    def asked(self, outcome: Iterable[tuple[int, int, int, int]]) -> list[int]:
+        """Return the values that are tested if this is the outcome, one for each of its tests."""
+        choice, asked = 0, []
+        for test, (_, _, branch, gap) in enumerate(outcome):
+            asked.append(self.values[test][choice])
+            if branch >= 0:
+                choice = 1 + (gap > 0)
+        return asked
+
+
 @dataclass(frozen=True)
 class Output:
     """One output, its charge in units of u, and its probability, a product of hidden sums."""
 
-    outcome: tuple[object, ...]
+    outcome: tuple[tuple[int, int, int, int], ...]
     charge: int
     hidden: tuple[Hidden, ...]
 
-    def probability(self, values: Sequence[int]) -> Fraction:
+    def probability(self, values: Sequence[int] | Reacting) -> Fraction:
+        if isinstance(values, Reacting):
+            values = values.asked(self.outcome)
         return math.prod((one.at(values) for one in self.hidden), start=Fraction(1))
 
 
@@ -278,11 +302,11 @@ class Worst:
     violations: int
 
 
-def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Worst:
-    """Compare the probability of every output on every pair of value vectors with its charge."""
-    known: dict[tuple[int, ...], list[Fraction]] = {}
+def worst(listed: Sequence[Output], pairs: Iterable[tuple[Values, Values]]) -> Worst:
+    """Compare the probability of every output on every pair of value vectors, or environments, with its charge."""
+    known: dict[Values, list[Fraction]] = {}
 
-    def probabilities(values: tuple[int, ...]) -> list[Fraction]:
+    def probabilities(values: Values) -> list[Fraction]:
         if values not in known:
             known[values] = [output.probability(values) for output in listed]
         return known[values]
@@ -299,6 +323,20 @@ def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple
             if output.charge and (not q or _size(p) - _size(q) + 2 > largest * output.charge):
                 largest = max(largest, log_ratio(p, q) / output.charge)
     return Worst(largest, attained, violations)
+
+
+def reacting_neighbours(
+    tests: int, distance: int, monotonic: bool, count: int = 300
+) -> Iterator[tuple[Reacting, Reacting]]:
+    """Yield pairs of environments: what was released decides the next value, and by how much it moves."""
+    rng = random.Random(11)
+    low = 0 if monotonic else -distance
+    for number in range(count):
+        cells = [tuple(rng.randint(-1, 1) for _ in range(3)) for _ in range(tests)]
+        moved = [tuple(value + rng.choice((low, distance)) for value in cell) for cell in cells]
+        pair = tuple(cells), tuple(moved)
+        first, second = pair[:: (-1) ** number] if monotonic else pair
+        yield Reacting(first), Reacting(second)
 
 
 def neighbours(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
 from itertools import chain, product
+from typing import Any
 
+import stream_svt.mechanisms
 from stream_svt.mechanisms import (
     Adjacency,
     Explicit,
@@ -26,8 +31,18 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.contract import Neighbours
-from tests.exact.contract import BitsForm, Form, LawForm, QuantileForm, RenewedForm, SelectionForm, StreamForm
+from stream_svt.mechanisms.contract import Mechanism, Neighbours
+from stream_svt.mechanisms.selection.top_k import Ranking
+from tests.exact.contract import (
+    BitsForm,
+    Form,
+    LawForm,
+    QuantileForm,
+    ReactingForm,
+    RenewedForm,
+    SelectionForm,
+    StreamForm,
+)
 
 EPSILON = Fraction("1.234567891")
 KINDS = {
@@ -46,7 +61,10 @@ def of(kind: str) -> dict[str, object]:
 
 
 def sparse_vectors() -> Iterator[Form]:
-    """Yield plain, adaptive and ladder, with retries under a falling correction, with one run or several."""
+    """Yield plain, adaptive and ladder, with retries under a falling correction, with one run or several.
+
+    Each is played on answers that are given beforehand, and on answers that react to what was released.
+    """
     several = [*product([adaptive], PAIRS[::2]), *product([ladder], PAIRS[1::2])]
     for (build, (threshold_noise, query_noise)), kind in product(
         chain(product([sparse_vector], product(Noise, Noise)), several), KINDS
@@ -60,11 +78,10 @@ def sparse_vectors() -> Iterator[Form]:
                 mechanism, branches=tuple(replace(branch, corrections=table) for branch, table in branches)
             )
         one_top = mechanism.threshold_units + max(branch.charge_units for branch in mechanism.branches)
-        for resample in (False, True):
-            yield StreamForm(
-                name="-".join(
-                    (build.__name__, threshold_noise, query_noise, kind, "resample" if resample else "shared")
-                ),
+        for resample, of_form in product((False, True), (StreamForm, ReactingForm)):
+            words = (build.__name__, threshold_noise, query_noise, kind, "resample" if resample else "shared")
+            yield of_form(
+                name="-".join((*words, *["reacting"] * (of_form is ReactingForm))),
                 mechanism=replace(mechanism, epsilon_units=one_top) if resample else mechanism,
                 built_by=build,
                 tests=13,
@@ -93,9 +110,9 @@ def lecture_forms() -> Iterator[Form]:
 
 def selections() -> Iterator[Form]:
     """Yield top-k with each last gap and both hybrids, with k = 1 and 2, and noisy max on a finer grid."""
-    for noise, kind, count in product(Noise, KINDS, (1, 2)):
-        top = {"count": count, "noise": noise}
-        hybrid = {"count": count, "threshold": 1}
+    for noise, kind, k in product(Noise, KINDS, (1, 2)):
+        top = {"k": k, "noise": noise}
+        hybrid = {"k": k, "threshold": 1}
         for build, options in (
             *((TopK, top | {"last_gap": last_gap}) for last_gap in LastGap),
             *((HybridIdentity, top | hybrid | {"threshold_gap": released}) for released in (False, True)),
@@ -168,3 +185,23 @@ def forms() -> dict[str, Form]:
     """Return all forms by name."""
     listed = [*sparse_vectors(), *lecture_forms(), *selections(), *quantiles(), *proved_by_law()]
     return {form.name: form for form in listed}
+
+
+def public_mechanisms() -> tuple[dict[str, type], dict[str, Callable[..., Any]]]:
+    """Return the classes that have a charge, and the functions that build them, of all modules of the package."""
+    classes, functions = {}, {}
+    for module in pkgutil.walk_packages(stream_svt.mechanisms.__path__, "stream_svt.mechanisms."):
+        for name, thing in vars(import_module(module.name)).items():
+            if name.startswith("_") or getattr(thing, "__module__", None) != module.name:
+                continue
+            if inspect.isclass(thing) and (hasattr(thing, "epsilon") or hasattr(thing, "open")):
+                if thing not in {Mechanism, Ranking}:  # bases
+                    classes[name] = thing
+            elif inspect.isfunction(thing):
+                functions[name] = thing
+    builders = {
+        name: function
+        for name, function in functions.items()
+        if any(kind in str(function.__annotations__.get("return")) for kind in classes)
+    }
+    return classes, builders

@@ -16,12 +16,12 @@ import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
 from stream_svt.mechanisms.arguments import reaching
+from stream_svt.mechanisms.baselines.gaussian import gaussian
 from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Top, mechanism_id
-from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
-from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.numbers import loss_of
-from stream_svt.mechanisms.top_k import LastGap, TopK
+from stream_svt.mechanisms.selection.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
+from stream_svt.mechanisms.selection.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import (
     BitsForm,
@@ -172,7 +172,7 @@ NoQueryNoise = broken(
     ),
 )
 """Answers are compared without query noise."""
-BareGap = broken(TopK, rate=property(lambda self: TopK.rate.fget(self) * (self.count + 1) / self.count))
+BareGap = broken(TopK, rate=property(lambda self: TopK.rate.fget(self) * (self.k + 1) / self.k))
 """Top-k with the plain last gap, at the noise of the lexicographic one."""
 
 
@@ -344,7 +344,7 @@ def two_branches(of: type) -> Any:
 
 def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
     """Return a form of a top-1 of three answers."""
-    mechanism = of(epsilon=loss_of(RATE * UNIT), count=1, monotonic=True, noise=noise, **options)
+    mechanism = of(epsilon=loss_of(RATE * UNIT), k=1, monotonic=True, noise=noise, **options)
     return SelectionForm(mechanism=mechanism, tests=3, at_once=3, least_tests=3)
 
 
@@ -423,7 +423,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         "plain last gap of top-k at the price of the lexicographic one", bare, {COST}, ((-1, 0, 0), (0, 0, 0))
     )
-    wide = RaisesTheOtherLoser(epsilon=loss_of(6 * RATE * UNIT), count=1, monotonic=True, sensitivity=6)
+    wide = RaisesTheOtherLoser(epsilon=loss_of(6 * RATE * UNIT), k=1, monotonic=True, sensitivity=6)
     other = replace(top_k(RaisesTheOtherLoser), mechanism=wide)
     yield Mutant("alignment of Ding et al. 2023, eq. (5)", other, {INJECTIVE})
     for what, check, of, tail in (

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import pkgutil
 import random
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 import stream_svt.mechanisms
 from stream_svt.mechanisms import Exposure, Neighbours, Noise, Outcomes, Top, sparse_vector
-from stream_svt.mechanisms.contract import Mechanism
-from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
-from stream_svt.mechanisms.top_k import Ranking
+from stream_svt.mechanisms.selection.quantile import Adjacency, ClippedSum, UnboundedQuantile
 from tests.exact import soak
 from tests.exact.box import largest_loss
 from tests.exact.contract import QuantileForm, StreamForm
 from tests.exact.enumeration import Factor, Kind, expectation
-from tests.exact.forms import forms
+from tests.exact.forms import forms, public_mechanisms
 from tests.exact.mutants import HalfTheNoise, base, mutants, published, stream
 
 FORMS = forms()
@@ -32,26 +27,6 @@ MUTANTS = {mutant.rule: mutant for mutant in mutants()}
 def test_the_contract_holds(name):
     for check in FORMS[name].checks:
         check(FORMS[name])
-
-
-def public_mechanisms():
-    """Return the classes that have a charge, and the functions that build them, of all modules of the package."""
-    classes, functions = {}, {}
-    for module in pkgutil.iter_modules(stream_svt.mechanisms.__path__, "stream_svt.mechanisms."):
-        for name, thing in vars(import_module(module.name)).items():
-            if name.startswith("_") or getattr(thing, "__module__", None) != module.name:
-                continue
-            if inspect.isclass(thing) and (hasattr(thing, "epsilon") or hasattr(thing, "open")):
-                if thing not in {Mechanism, Ranking}:  # bases
-                    classes[name] = thing
-            elif inspect.isfunction(thing):
-                functions[name] = thing
-    builders = {
-        name: function
-        for name, function in functions.items()
-        if any(kind in str(function.__annotations__.get("return")) for kind in classes)
-    }
-    return classes, builders
 
 
 MADE_OF_RUNS = {"ClippedSum", "multiple_quantiles"}

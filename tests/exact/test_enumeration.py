@@ -14,12 +14,12 @@ from itertools import product
 import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
-from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
+from stream_svt.mechanisms.baselines.sparse import Sparse
 from stream_svt.mechanisms.noise import head, pmf, tail
 from stream_svt.mechanisms.numbers import loss_of
-from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
-from stream_svt.mechanisms.sparse import Sparse
-from stream_svt.mechanisms.top_k import LastGap, TopK
+from stream_svt.mechanisms.selection.hybrids import HybridEstimates, HybridIdentity
+from stream_svt.mechanisms.selection.quantile import Adjacency, UnboundedQuantile
+from stream_svt.mechanisms.selection.top_k import LastGap, TopK
 from tests.exact.box import UNIT, enumerate_box, largest_loss
 from tests.exact.contract import QuantileForm, RenewedForm, SelectionForm, StreamForm
 from tests.exact.enumeration import (
@@ -28,10 +28,12 @@ from tests.exact.enumeration import (
     Kind,
     Model,
     Output,
+    Reacting,
     Rung,
     exceeds,
     log_ratio,
     neighbours,
+    reacting_neighbours,
     shared,
     transcripts,
     worst,
@@ -169,6 +171,37 @@ def test_no_output_of_a_small_instance_loses_more_than_its_charge(record_propert
     assert largest.attained if least == 1 else largest.largest > least
 
 
+def reacted():
+    """Names, models and pairs of environments that react to what was released."""
+    for noises, (kind, monotonic) in product(PAIRS, KINDS.items()):
+        name, near = f"{'-'.join(noises)}-{kind}", partial(reacting_neighbours, monotonic=monotonic)
+        yield f"shared-{name}", shared(noises, monotonic, queries=3), near(3, 1)
+        yield f"adaptive-{name}", two_branches(noises, monotonic), near(2, 1)
+    for noises, resample in product(PAIRS, (False, True)):
+        model = shared(noises, True, retries=1, corrections=(1, 0), resample=resample)
+        name = f"retries-{'-'.join(noises)}-{'resample' if resample else 'shared'}"
+        yield name, model, reacting_neighbours(4, 1, monotonic=True, count=40)
+
+
+@pytest.mark.parametrize(
+    ("model", "pairs"), [pytest.param(model, pairs, id=name) for name, model, pairs in reacted()]
+)
+def test_no_output_loses_more_than_its_charge_where_the_stream_reacts(record_property, model, pairs):
+    listed, pairs = list(transcripts(model)), list(pairs)
+    assert sum(output.probability(pairs[0][0]) for output in listed) == 1
+    largest = worst(listed, pairs)
+    record_property("largest loss / charge", largest.largest)
+    assert largest.violations == 0
+    assert largest.largest > 0.8
+
+
+def test_an_environment_that_acts_on_a_true_value_exceeds_the_charge():
+    """It raises the second answer where the first one, which nobody released, is high: neighbours move by 3."""
+    model = shared((EXP, EXP), True)
+    first, second = (Reacting(((value,) * 3, (3 * value,) * 3)) for value in (0, 1))
+    assert worst(list(transcripts(model)), [(first, second), (second, first)]).violations > 0
+
+
 @pytest.mark.parametrize("noises", PAIRS, ids="-".join)
 def test_a_deep_stream_of_bottoms_costs_only_the_threshold(noises):
     """Sixty-four bottoms: with few, a mechanism with almost no threshold noise would pass too."""
@@ -265,7 +298,7 @@ def boxed_forms():
     unit = 3 * UNIT
     for (kind, monotonic), noise, count in product(KINDS.items(), (EXP, LAP), (1, 2)):
         reach = 1 if monotonic else 2
-        common, top = {"monotonic": monotonic, "count": count}, {"noise": noise}
+        common, top = {"monotonic": monotonic, "k": count}, {"noise": noise}
         for last_gap in LastGap:
             moved = count + (last_gap is LastGap.PLAIN)
             mechanism = TopK(epsilon=loss_of(moved * reach * unit), last_gap=last_gap, **common, **top)

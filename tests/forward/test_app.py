@@ -10,8 +10,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from stream_svt.errors import ConfigError
-from stream_svt.forward.app import pages, served
+from stream_svt.forward.app import pages
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, Result
+from stream_svt.web import Pages
 from tests.support.command_line import CommandLine
 from tests.support.forwarding import Receiver, configured, scraped
 
@@ -74,10 +75,9 @@ async def test_an_address_in_use_is_named(tmp_path):
     async with server:
         port = server.sockets[0].getsockname()[1]
         hook = "[{name: a, webhook: {url: 'http://127.0.0.1/'}}]"
-        config = configured(tmp_path, hook, web=f"{{port: {port}}}")
+        web = configured(tmp_path, hook, web=f"{{port: {port}}}").web
         with pytest.raises(ConfigError, match=rf"web.port: cannot listen on 127.0.0.1:{port}"):
-            async with served(config, aiohttp.web.Application()):
-                pass
+            await Pages(aiohttp.web.Application(), web.host, web.port, "forward.yaml").open()
 
 
 def test_missing_and_contradicting_options_are_usage_errors(stream_svt, nowhere):

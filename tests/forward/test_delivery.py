@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections import Counter, defaultdict
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -24,14 +23,14 @@ from stream_svt.forward.delivery import (
     Progress,
     Route,
 )
-from stream_svt.forward.event import receive
 from stream_svt.forward.metrics import ForwardMetrics, Result
 from tests.support.alerts import alert, encoded
-from tests.support.forwarding import Scripted, configured, received, scraped
+from tests.support.forwarding import Scripted, configured, record_of, scraped
 
 HOOK = "{name: hook, webhook: {url: https://secret.example/T0KEN}%s}"
 TWO = "{name: am, alertmanager: {urls: ['http://127.0.0.1:1', 'http://127.0.0.1:2']}%s}"
 PARK = ", on_refused: park"
+ALERT = record_of(encoded(1, alert()))
 FAILED = Answer(Result.FAILED, "status 500")
 
 
@@ -76,7 +75,7 @@ class OneDestination:
 async def test_an_event_is_posted_until_it_is_accepted_each_time_with_the_same_id_and_body(tmp_path, waits):
     failures = [Result.FAILED, Result.TIMEOUT, Result.UNREACHABLE, Result.THROTTLED] * 5
     target = OneDestination(tmp_path, *failures, Result.ACCEPTED, settings=", retry: {first: 1s, most: 8s}")
-    await target.route.deliver(received())
+    await target.route.deliver(*ALERT)
     assert {url for url, _ in target.posting.posted} == {"https://secret.example/T0KEN"}
     requests = Counter((request.body, request.headers["webhook-id"]) for _, request in target.posting.posted)
     assert list(requests.values()) == [21]
@@ -90,7 +89,8 @@ async def test_waits_are_randomly_shortened_to_half_at_most_and_delays_are_never
 ):
     monkeypatch.setattr(random, "uniform", lambda least, most: least)
     target = OneDestination(tmp_path, FAILED, FAILED, Result.ACCEPTED)
-    await target.route.deliver(replace(received(), time=datetime.now(UTC) + timedelta(hours=1)))
+    ahead = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    await target.route.deliver(*record_of(encoded(1, alert(), time=ahead)))
     assert waits == [0.25, 0.5]
     assert target.count("delay_seconds_sum", "hook") == 0
 
@@ -99,32 +99,32 @@ async def test_waits_are_randomly_shortened_to_half_at_most_and_delays_are_never
 async def test_retry_after_delays_the_requests_of_all_events(tmp_path, waits, asked):
     """Negative control: without Retry-After another event is posted at once."""
     target = OneDestination(tmp_path, Answer(Result.THROTTLED, "status 429", asked), Result.ACCEPTED)
-    first = asyncio.create_task(target.route.deliver(received()))
+    first = asyncio.create_task(target.route.deliver(*ALERT))
     while not target.posting.posted:
         await asyncio.sleep(0)
-    await target.route.deliver(received(alert(dataset="other")))
+    await target.route.deliver(*record_of(encoded(1, alert(dataset="other"))))
     await first
     assert any(seconds > 29 for seconds in waits) is bool(asked)
 
 
 @pytest.mark.parametrize("settings", ["", PARK], ids=["stop", "park"])
 @pytest.mark.parametrize(
-    ("record", "reason", "posts"),
-    [(received(), "status 422", 1), (receive(b'{"alert": true}', b"shop"), "no event of stream-svt", 0)],
+    ("body", "reason", "posts"),
+    [(encoded(1, alert()), "status 422", 1), (b'{"alert": true}', "no event of stream-svt", 0)],
     ids=["refused", "no event"],
 )
 async def test_a_refused_record_stops_the_destination_or_is_parked(
-    tmp_path, caplog, record, reason, posts, settings
+    tmp_path, caplog, body, reason, posts, settings
 ):
     """A record that is not an event is never posted."""
     target = OneDestination(tmp_path, Answer(Result.REFUSED, "status 422"), settings=settings)
     if settings:
-        await target.route.deliver(record)
+        await target.route.deliver(*record_of(body))
     else:
         message = rf"'hook' refused event '.*' .* \({reason}\) and stopped; no event is lost"
         with pytest.raises(StreamSvtError, match=message):
-            await target.route.deliver(record)
-    assert target.parked == [(record.body, b"hook", reason.encode())] * bool(settings)
+            await target.route.deliver(*record_of(body))
+    assert target.parked == [(body, b"hook", reason.encode())] * bool(settings)
     counts = [target.count("events_total", outcome) for outcome in ("parked", "delivered")]
     assert counts == [bool(settings), 0]
     assert "event=forward_refused" in caplog.text
@@ -134,11 +134,11 @@ async def test_a_refused_record_stops_the_destination_or_is_parked(
 async def test_attempts_end_only_with_give_up_after(tmp_path, waits):
     endless = OneDestination(tmp_path, FAILED, settings=PARK)
     with pytest.raises(AssertionError, match="it never ends"):
-        await endless.route.deliver(received())
+        await endless.route.deliver(*ALERT)
     waits.clear()
     target = OneDestination(tmp_path, FAILED, settings=f"{PARK}, retry: {{give_up_after: 5m}}")
-    await target.route.deliver(received())
-    assert target.parked == [(received().body, b"hook", b"status 500")]
+    await target.route.deliver(*ALERT)
+    assert target.parked == [(ALERT[0].value, b"hook", b"status 500")]
     assert 300 <= sum(waits) < 600
 
 
@@ -153,20 +153,20 @@ async def test_attempts_end_only_with_give_up_after(tmp_path, waits):
 )
 async def test_one_of_several_alertmanagers_has_to_accept_an_event(tmp_path, waits, answers, posts):
     target = OneDestination(tmp_path, *answers, text=TWO)
-    await target.route.deliver(received())
+    await target.route.deliver(*ALERT)
     assert len(target.posting.posted) == posts
 
 
 async def test_requests_are_limited_by_concurrency_and_waits_between_attempts_do_not_count(tmp_path, waits):
     target = OneDestination(tmp_path, *[Result.FAILED] * 10, Result.ACCEPTED, settings=", concurrency: 3")
-    await asyncio.gather(*(target.route.deliver(received()) for _ in range(12)))
+    await asyncio.gather(*(target.route.deliver(*ALERT) for _ in range(12)))
     assert target.posting.peak == 3
 
 
 async def test_the_log_has_events_and_no_address_key_or_text_of_an_answer(tmp_path, waits, caplog):
     caplog.set_level(logging.DEBUG)
     target = OneDestination(tmp_path, *[FAILED] * 45, Result.ACCEPTED)
-    await target.route.deliver(received())
+    await target.route.deliver(*ALERT)
     lines = [one.getMessage().split()[0] for one in caplog.records if one.name != "asyncio"]
     assert lines == ["event=forward_failed"] * 3
     assert "T0KEN" not in caplog.text
@@ -191,10 +191,10 @@ class Scene:
         self.route.deliver = self.deliver
 
     def schedule(self, offset: int, dataset: str, partition: int = 0) -> None:
-        body = encoded(offset, alert(dataset=dataset))
-        self.route.schedule(receive(body, b"shop", partition, offset), self.progress[partition])
+        body = encoded(offset + 1, alert(dataset=dataset))
+        self.route.schedule(*record_of(body, partition, offset), self.progress[partition])
 
-    async def deliver(self, one) -> None:
+    async def deliver(self, one, _) -> None:
         self.open.append(one.offset)
         try:
             await self.gates[one.offset].wait()
@@ -260,28 +260,44 @@ async def test_a_revocation_waits_for_deliveries_and_cancels_those_that_are_late
 
 def consumer(records=(), polled=lambda tp: 0, partitions=frozenset({PARTITION}), **more) -> SimpleNamespace:
     async def getmany(**options):
-        return {PARTITION: list(records)}
+        return {PARTITION: list(records)} if records else {}
 
     async def position(tp) -> int:
         return 5
 
-    return SimpleNamespace(
-        getmany=getmany,
-        position=position,
-        assignment=lambda: set(partitions),
-        last_poll_timestamp=polled,
-        last_stable_offset=lambda tp: 8,
-    )
+    parts = {
+        "getmany": getmany,
+        "position": position,
+        "assignment": lambda: set(partitions),
+        "last_poll_timestamp": polled,
+        "last_stable_offset": lambda tp: 8,
+    }
+    return SimpleNamespace(**parts | more)
 
 
 @pytest.mark.parametrize("joined", [True, False])
 async def test_records_read_during_a_revocation_are_left_to_the_next_owner(scene, joined):
     """Negative control: a member of the group delivers them."""
     route = scene.route
-    route._consumer = consumer([SimpleNamespace(value=encoded(1, alert()), key=b"shop", offset=4)])
+    route._consumer = consumer([record_of(encoded(1, alert()), offset=4)[0]])
     route.joined = joined
     await route._read()
     assert [list(progress.undelivered) for progress in route._progress.values()] == [[4]] * joined
+
+
+@pytest.mark.parametrize(("fetched", "committed"), [(8, {PARTITION: 5}), (None, {})])
+async def test_the_position_of_a_partition_without_a_record_is_committed(scene, fetched, committed):
+    """A takeover writes the end of a transaction only; without the position retention would seem to delete events."""
+    route, found = scene.route, []
+
+    async def commit(offsets) -> None:
+        found.append(offsets)
+
+    route._consumer = consumer(commit=commit, last_stable_offset=lambda tp: fetched)
+    route.joined = True
+    await route._read()
+    await route._commit()
+    assert found == [committed] * bool(committed)
 
 
 async def test_gauges_show_undelivered_events_and_the_lag_of_assigned_partitions(scene):
@@ -289,7 +305,7 @@ async def test_gauges_show_undelivered_events_and_the_lag_of_assigned_partitions
     made = ForwardMetrics("retail.alerts", ["pager"])
     route._consumer, route.joined = consumer(), True
     route._progress[PARTITION] = Progress(1)
-    route.schedule(received(), route._progress[PARTITION])
+    route.schedule(*ALERT, route._progress[PARTITION])
     found = scraped(made, route.gauges())
     assert found["stream_svt_forward_oldest_waiting_seconds", "pager"] > 3600
     for name, value in {"waiting_events": 1, "partitions": 1, "stopped": 0}.items():

@@ -1,4 +1,4 @@
-"""Decoding of records, filters of destinations, and requests made from events."""
+"""Filters of destinations, and requests made from events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_svt.forward.event import AlertRecord, message_id, receive, request_of, signatures, wants
-from stream_svt.monitor.released import EventType
+from stream_svt.forward.event import STANDING, Request, message_id, request_of, signatures, wants
+from stream_svt.monitor.released import AnyEvent, EventType, decode
 from tests.support.alerts import account_of, alert, encoded, lifecycle
-from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received
+from tests.support.forwarding import KEY, OLD_KEY, destination, event_of, moment
 
 NOW = moment("2026-01-05T10:00:07Z")
 RECEIVER = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "webhook_receiver.py"))
@@ -29,66 +29,23 @@ def pager(directory, outer: str = "", settings: str = ""):
     return destination(directory, PAGER % (outer, settings))
 
 
-def changed(**fields: object) -> bytes:
-    document = msgspec.json.decode(encoded(1, alert()))
-    return msgspec.json.encode({**document, **fields})
-
-
-def of(kind: EventType) -> AlertRecord:
-    return received(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
-
-
-# Records
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"not json",
-        b"{}",
-        b"[]",
-        b"\xff\xfe",
-        b'{"id":"\xff"}',
-        encoded(1, alert())[:-1] + b',"more":"\xff"}',
-        b"[" * 60_000,
-        b'{"data":' + b"[" * 60_000,
-        b'{"other":' + b'{"a":' * 60_000,
-        changed(time="yesterday"),
-        changed(time="2026-01-05T10:00:00"),
-        changed(time="0001-01-01T00:00:00+14:00"),
-        changed(time="9999-12-31T23:59:59-01:00"),
-        changed(time="9999-12-31T23:59:59.999999+00:00"),
-        changed(source="/somebody-else/x"),
-        changed(data={"dataset": "shop"}),
-        changed(id=7),
-    ],
-)
-def test_a_record_that_is_not_an_event_is_recognised(body):
-    bare = receive(body, offset=3)
-    assert (bare.is_event, bare.body, bare.offset) == (False, body, 3)
-
-
-@pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9998-12-31T23:59:59.999999-00:00"])
-def test_every_record_that_counts_as_an_event_can_be_posted(time, tmp_path):
-    event = receive(changed(time=time))
-    assert event.is_event
-    assert b"startsAt" in request_of(pager(tmp_path), event, event.time).body
+def of(kind: EventType) -> AnyEvent:
+    return event_of(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
 
 
 # Filters
 
 
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
-    newer = receive(changed(type="io.stream-svt.later.v1", data={"new": [1]}))
-    assert newer.is_event
+    document = msgspec.json.decode(encoded(1, alert()))
+    newer = decode(msgspec.json.encode(document | {"type": "io.stream-svt.later.v1", "data": {"new": [1]}}))
     assert not wants(hook(tmp_path).config, newer)
     assert wants(hook(tmp_path, "types: ['*'], ").config, newer)
 
 
-def test_without_filters_alerts_halts_limits_and_exhaustion_pass(tmp_path):
+def test_without_filters_alerts_pass_and_what_begins_a_state_that_skips_queries(tmp_path):
     plain = hook(tmp_path).config
-    passing = {EventType.ALERT, EventType.EXHAUSTED, EventType.LIMITED, EventType.RUN_HALTED}
+    passing = {EventType.ALERT, *STANDING}
     assert {kind for kind in EventType if wants(plain, of(kind))} == passing
 
 
@@ -108,10 +65,15 @@ def test_monitors_and_datasets_are_patterns(tmp_path):
         ("hot-items", "week-12", False),
         ("hot-items", "WEEK-1", False),
     ]:
-        assert wants(one, received(alert(monitor=monitor, dataset=dataset))) is passes
+        assert wants(one, event_of(alert(monitor=monitor, dataset=dataset))) is passes
 
 
 # Webhooks
+
+
+def posted(one, now=NOW, **fields) -> Request:
+    body = encoded(1, alert(**fields))
+    return request_of(one, decode(body), body, now)
 
 
 def verified(request, keys, *, now=NOW, body=None, **changes) -> bool:
@@ -129,14 +91,14 @@ def test_the_signature_is_the_published_one_of_standard_webhooks():
 
 def test_the_body_is_the_record_byte_for_byte_and_without_a_key_nothing_is_signed(tmp_path):
     unsigned = destination(tmp_path, "{name: hook, webhook: {url: https://example.org/}}")
-    request = request_of(unsigned, received(sequence=7), NOW)
-    assert request.body == encoded(7, alert())
+    request = request_of(unsigned, event_of(), b"{ }", NOW)
+    assert request.body == b"{ }"
     assert request.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
     assert set(request.headers) == {"Content-Type", "webhook-id", "webhook-timestamp"}
 
 
 def test_the_example_receiver_accepts_signed_requests_only(tmp_path):
-    request = request_of(hook(tmp_path), received(alert(series="caf\u00e9")), NOW)
+    request = posted(hook(tmp_path), series="caf\u00e9")
     assert verified(request, [KEY])
     assert not verified(request, [OLD_KEY])
     assert not verified(request, [KEY], body=request.body.replace(b"12.0", b"13.0"))
@@ -151,7 +113,7 @@ def test_the_example_receiver_accepts_signed_requests_only(tmp_path):
 def test_every_attempt_has_the_same_id_a_time_of_its_own_and_a_signature_for_each_key(tmp_path):
     later = moment("2026-01-05T11:00:00Z")
     one = hook(tmp_path, more_keys=", old.key")
-    first, second = (request_of(one, received(), now) for now in (NOW, later))
+    first, second = (posted(one, now) for now in (NOW, later))
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
     assert [verified(second, [key], now=later) for key in (KEY, OLD_KEY, bytes(32))] == [True, True, False]
@@ -172,13 +134,13 @@ def test_ids_differ_between_events_and_applications_and_hold_only_what_a_header_
 def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> list[dict]:
     one = pager(directory, outer, settings)
     assert wants(one.config, event)
-    request = request_of(one, event, now)
+    request = request_of(one, event, b"", now)
     assert request.headers["Content-Type"] == "application/json"
     return msgspec.json.decode(request.body)
 
 
 def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
-    (found,) = alerts(tmp_path, received(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
+    (found,) = alerts(tmp_path, event_of(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
     assert found["labels"] == {
         "alertname": "AboveThreshold",
         "severity": "page",
@@ -195,7 +157,7 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
         "threshold": "500",
         "query_id": "q1",
         "event_id": "shop-1",
-        "event_time": "2026-01-05T10:00:00.000Z",
+        "event_time": "2026-01-05T10:00:00.000+00:00",
         "run": "1",
         "number": "1",
         "attempt": "1",
@@ -205,8 +167,16 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
     }
 
 
+def test_annotations_are_for_people_and_labels_are_the_names(tmp_path):
+    series = "milk\x1b[2J\r\nFORGED\u202e"
+    (found,) = alerts(tmp_path, event_of(alert(series=series, query_id=series)))
+    assert found["labels"]["series"] == series
+    assert all(text.isprintable() for text in found["annotations"].values())
+    assert found["annotations"]["summary"].startswith(r"milk\x1b[2J\r\nFORGED\u202e of shop")
+
+
 def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_id(tmp_path):
-    (found,) = alerts(tmp_path, received(alert(bound=123456789.0, beta=0.001, series=None)))
+    (found,) = alerts(tmp_path, event_of(alert(bound=123456789.0, beta=0.001, series=None)))
     assert found["annotations"]["bound"] == "123456789"
     assert found["annotations"]["description"].endswith("is at least 123456789 (99.9% certain).")
     assert found["annotations"]["summary"].startswith("q1 of shop")
@@ -219,39 +189,20 @@ def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_
     ids=["later", "clock an hour behind"],
 )
 def test_an_alert_starts_at_its_charge_and_ends_resolve_after_its_delivery(tmp_path, now, ends):
-    (found,) = alerts(tmp_path, received(), ", resolve_after: 10m", now=now)
+    (found,) = alerts(tmp_path, event_of(), ", resolve_after: 10m", now=now)
     assert (found["startsAt"], found["endsAt"]) == ("2026-01-05T10:00:00.000+00:00", ends)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "says"),
-    [
-        (EventType.EXHAUSTED, "MonitorExhausted", "cannot pay for another run"),
-        (EventType.RUN_HALTED, "RunHalted", "has used all tops of run 3"),
-    ],
-)
-def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, name, says):
-    (found,) = alerts(tmp_path, received(lifecycle("budget", run=3, account=account_of()), kind=kind))
-    assert (found["labels"]["alertname"], found["labels"]["severity"]) == (name, "ticket")
-    assert says in found["annotations"]["summary"]
-    started = received(lifecycle("resampled", run=4, account=account_of()), kind=EventType.RUN_STARTED)
-    ended = {one["labels"]["alertname"]: one for one in alerts(tmp_path, started)}
-    assert ended[name]["labels"] == found["labels"]
-    assert ended[name]["endsAt"] == "2026-01-05T10:00:07.000+00:00"
-
-
-def test_a_new_run_ends_only_alerts_of_the_selected_types_monitors_and_datasets(tmp_path):
-    started = received(lifecycle("resampled", run=4), kind=EventType.RUN_STARTED)
-    for outer in ("types: [alert], ", "monitors: [cold], ", "datasets: [other], "):
-        assert not wants(pager(tmp_path, outer).config, started)
-    both = alerts(tmp_path, started, outer="types: ['*'], ")
-    names = [one["labels"]["alertname"] for one in both]
-    assert names == ["MonitorExhausted", "MonitorLimited", "RunHalted", "ReleasedEvent"]
+@pytest.mark.parametrize("kind", sorted(STANDING))
+def test_what_stands_is_no_alert_with_an_end_and_a_webhook_gets_its_event(tmp_path, kind):
+    event = event_of(lifecycle("budget", run=3, account=account_of()), kind=kind)
+    assert not wants(pager(tmp_path, "types: ['*'], ").config, event)
+    assert wants(hook(tmp_path).config, event)
 
 
 def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):
     raised = lifecycle("raised", account=account_of(), detail={"limit": 8})
-    event = received(raised, kind=EventType.BUDGET_RAISED)
+    event = event_of(raised, kind=EventType.BUDGET_RAISED)
     (found,) = alerts(tmp_path, event, ", labels: {team: privacy, severity: red}", outer="types: ['*'], ")
     own = {"alertname": "ReleasedEvent", "type": "budget.raised", "team": "privacy", "severity": "red"}
     assert own.items() <= found["labels"].items()

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Action, Command, CommandProgress
-from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.state.accounts import Commit
+from stream_svt.monitor.state.snapshot import VERSION
 from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
 from tests.support.issuer import Issuer
 from tests.support.tls import USERS, Authority, SecureKafka
+from tests.support.topics import BROKER
 from tests.support.worker import Scene
 
 
@@ -44,6 +45,14 @@ def lax_broker() -> Iterator[EmbeddedKafka]:
             "producer.id.expiration.check.interval.ms": "500",
         }
     ) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def retaining_broker() -> Iterator[EmbeddedKafka]:
+    """One that deletes at once what the retention of a topic says."""
+    often = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "100"}
+    with EmbeddedKafka(overrides=BROKER | often) as kafka:
         yield kafka
 
 

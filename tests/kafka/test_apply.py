@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from stream_svt.application.config import Config, bundle_of, load_config, parse_config
+from stream_svt.application.signatures import signing_key
 from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records
-from stream_svt.service.applied import (
+from stream_svt.worker.config_versions import (
     Overtaken,
     Proposal,
     follow,
@@ -26,9 +28,7 @@ from stream_svt.service.applied import (
     read,
     read_versions,
 )
-from stream_svt.service.config import Config, bundle_of, load_config, parse_config
-from stream_svt.service.ports import context_of, verifier_of
-from stream_svt.service.signatures import signing_key
+from stream_svt.worker.ports import context_of, verifier_of
 from tests.support.keys import ed25519_pair
 from tests.support.process import applied
 from tests.support.worker import HIGH, Scene, complaint, until
@@ -136,12 +136,12 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     await first.end(signal.SIGKILL)
     assert "Adopted by 2 of 2 shards." in await applying
     adopted = [
-        (envelope.shard, data.detail["number"])
-        for envelope, data in await scene.events()
-        if envelope.type == EventType.CONFIGURATION_ADOPTED
+        (event.shard, event.data.detail["number"])
+        for event in await scene.events()
+        if event.type == EventType.CONFIGURATION_ADOPTED
     ]
     assert sorted(adopted) == [(shard, number) for shard in range(2) for number in (1, 2, 3, 4)]
-    about_d = [envelope.type for envelope, data in await scene.events() if data.dataset == "d"]
+    about_d = [event.type for event in await scene.events() if event.data.dataset == "d"]
     assert about_d[-2:] == [EventType.RUN_CLOSED, EventType.RETIRED]
 
 
@@ -197,7 +197,7 @@ async def test_the_partitioner_of_an_application_never_changes(scene: Scene, fil
     await scene.stop(worker)
     await scene.start(config)
     await scene.released(EventType.STATE_BEGUN)  # published by the second transaction
-    begun = [data.detail for envelope, data in await scene.events() if envelope.type == EventType.STATE_BEGUN]
+    begun = [data.detail for data in await scene.contents(EventType.STATE_BEGUN)]
     assert {(one["partitions"], one["partitioner"]) for one in begun} == {(scene.partitions, "murmur2")}
     await scene.stop(scene.workers[0])
     worker = await scene.start(other, ready=False)  # whoever trusts a file instead of the topic
@@ -232,7 +232,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
 
 
 async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(scene, file, monkeypatch):
-    monkeypatch.setattr("stream_svt.service.group.FORMAT", 0)
+    monkeypatch.setattr("stream_svt.worker.group.FORMAT", 0)
     await scene.start()
     with pytest.raises(
         ConfigError, match=r"workers of an older release cannot read this configuration: .* at 127"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stream_svt.application.config import bundle_of
 from stream_svt.monitor.released import EventType
-from stream_svt.service.applied import propose, publish
-from stream_svt.service.audit import audit_state
-from stream_svt.service.config import bundle_of
+from stream_svt.operate.audit import audit_state
 from stream_svt.subscription import subscribe
+from stream_svt.worker.config_versions import propose, publish
 from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka
@@ -74,6 +74,10 @@ async def test_check_says_what_differs_from_the_released_events(scene: Scene, st
     proposal = await propose(config, brokers, bundle_of(file))
     await publish(config, brokers, proposal.bundle, before=None)
     assert "FAIL datasets.a.limit: only an operator can raise a limit: run 'stream-svt" in await told(*larger)
+    higher = await told("threshold: ", "threshold: 1")
+    assert "note configuration: differs from version 1, which workers run: 'stream-svt apply -c " in higher
+    file.write_text(text)
+    assert "which workers run" not in (await stream_svt("check", "-c", file)).out
     renamed = await told("[a, b, c]", "[a, b, d]")
     assert "FAIL datasets" not in renamed
     assert (

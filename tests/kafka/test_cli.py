@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import signal
+from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 
@@ -174,7 +177,7 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene, mo
         nothing = stream_svt("control", "accept-loss", "-c", config, *lost, "--yes")
         assert nothing.code == 1
         assert "shard 0: refused: the shard does not wait for offset 7" in nothing.err
-        whole = stream_svt("status", "-c", config, "--all", "--json")
+        whole = stream_svt("status", "-c", config, "--json")
         found = json.loads(whole.out)
         assert [
             (len(found["workers"]), found["declared"]),
@@ -184,13 +187,114 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene, mo
             ["today", "tomorrow"],
         ]
         assert all(shard["events"] > 0 and shard["command"] > 0 for shard in found["shards"])
-        table = stream_svt("status", "-c", config, "--all").out
-        assert f"{scene.application}: 1 worker in the group, as of the newest released events" in table
+        assert {shard["version"] for shard in found["shards"]} == {1}
+        table = stream_svt("status", "-c", config).out
+        assert f"{scene.application}: 1 worker in the group\n" in table
+        assert table.count("│ running ") == 2, table
+        assert "│ stopped since 20" in table
+        assert "stopped: its run has ended" in table
         assert "2 datasets: epsilon " in table
         audited = stream_svt("audit", "-c", config)
         assert audited.code == 0, audited
         assert "of 5.5 spent" in audited.out
         assert "The ledgers balance" in audited.out
+        assert asyncio.run(worker.end()) == 0
+    finally:
+        asyncio.run(worker.end(signal.SIGKILL))
+
+
+def test_an_operator_pauses_until_a_time_mutes_a_series_and_raises_a_budget(stream_svt, scene):
+    config = scene.write(max_runs="1 per 1h")
+    assert stream_svt("check", "-c", config, "--create-topics").code == 0
+    worker, numbers = scene.serve(file=config), count(1)
+
+    def control(action: str, *options: object) -> Ended:
+        return stream_svt("control", action, "-c", config, "today", *options)
+
+    def ask(*queries: tuple[str, int]) -> None:
+        sent = [
+            ("today", {"id": f"q{next(numbers)}", "value": value, "series": name}) for name, value in queries
+        ]
+        asyncio.run(records.send_queries(scene.servers, scene.queries, *sent, partitions=2))
+
+    def monitor() -> dict:
+        status = worker.status() or {"datasets": []}
+        found = {one["dataset"]: one["monitors"][0] for one in status["datasets"]}
+        return found.get("today", {"state": "", "alerts": 0})
+
+    def wait(**wanted: object) -> None:
+        try:
+            asyncio.run(worker.until(lambda: monitor().items() >= wanted.items(), 30))
+        except AssertionError:
+            assert monitor().items() >= wanted.items(), worker.log
+
+    def alerted() -> list[str]:
+        return [alert.series for alert in asyncio.run(scene.alerts())]
+
+    try:
+        asyncio.run(worker.ready())
+        ask(("tea", LOW))
+        wait(state="running")
+        # The end is a time that reply, event, status and metric agree on.
+        paused = control("pause", "--for", "10s")
+        said = re.search(r"today: accepted: pause until (.+ UTC) carried out for hot on today", paused.out)
+        assert (paused.code, said is not None) == (0, True), paused
+        wait(state="paused")
+        ask(("tea", HIGH))
+        end = datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
+        assert monitor()["until"] // 1000 == end
+        assert (
+            f"paused since {datetime.fromtimestamp(end, UTC):%Y-}" in stream_svt("status", "-c", config).out
+        )
+        assert f"until {said[1]}" in stream_svt("status", "-c", config).out
+        metric = (
+            r'monitor_state_until_timestamp_seconds\{.*dataset="today",monitor="hot",state="paused"\} (.+)'
+        )
+        assert int(float(re.search(metric, worker.fetch("/metrics"))[1])) == end
+        watched = stream_svt("watch", "-c", config, "--from-beginning", "--lifecycle", "--limit", 10).out
+        assert f"monitor.paused  today  hot  command  until={said[1]}" in watched
+        # The query within the pause raises no alert, the first one behind its end does.
+        asyncio.run(worker.until(lambda: datetime.now(UTC).timestamp() > end + 2))
+        wait(state="paused", alerts=0)
+        assert alerted() == []
+        ask(("tea", HIGH))
+        wait(state="running", alerts=1)
+        # A muted series raises none, while the others do; unmuted it does again.
+        muted = control("mute", "--series", "tea", "--for", "1h")
+        assert re.match(
+            r"today: accepted: mute of series 'tea' until .* UTC carried out for hot", muted.out
+        ), muted
+        assert control("mute", "--series", "tea", "--for", "2h").code == 0
+        ask(("tea", HIGH), ("milk", HIGH))
+        wait(alerts=2, muted=1)
+        assert alerted() == ["tea", "milk"]
+        assert control("unmute", "--series", "tea").out == (
+            "today: accepted: unmute of series 'tea' carried out for hot on today\n"
+        )
+        again = control("unmute", "--series", "tea")
+        assert (again.code, "has not muted series 'tea'; nothing was changed" in again.err) == (1, True)
+        every = stream_svt("control", "mute", "-c", config, "--all", "--series", "rye", "--for", "1h")
+        assert re.search(
+            r"mute of series 'rye' until .* UTC carried out on 1 dataset, refused on 0", every.out
+        )
+        ask(("tea", HIGH), ("bran", LOW))
+        wait(state="limited", alerts=3)
+        assert alerted() == ["tea", "milk", "tea"]
+        # A raise ends the limit of runs, and the reply names all that still prevents a test.
+        assert control("pause").code == 0
+        assert control("close").code == 0
+        raised = control("raise-budget", "--limit", 5, "--yes").out
+        assert raised.endswith(
+            "raised from epsilon 4 to 5; hot is paused ('control resume' ends that), after which it is stopped: "
+            "'control resample' begins a run\n"
+        )
+        assert control("resume").code == control("resample").code == 0
+        ask(("rice", HIGH), ("oats", HIGH), ("corn", HIGH), ("bran", LOW))
+        wait(state="limited", alerts=6)
+        raised = control("raise-budget", "--limit", 6, "--yes").out
+        assert raised.endswith("raised from epsilon 5 to 6; hot begins a run with its next query\n")
+        ask(("figs", HIGH))
+        wait(state="running", alerts=7)
         assert asyncio.run(worker.end()) == 0
     finally:
         asyncio.run(worker.end(signal.SIGKILL))

@@ -188,9 +188,9 @@ async def test_reading_slowly_or_for_a_slow_caller_goes_on_until_the_position_st
 
     async def read() -> None:
         reader = Reader(range(12), piece=1, stands=9, seconds=0.1)
-        async for records in kafka.read_partition(reader, "alerts", 3, None, "auditing"):
-            found.extend(record.value for record in records)
-            if found[-1] == 3:
+        async for record in kafka.read_partition(reader, TopicPartition("alerts", 3), None, "auditing"):
+            found.append(record.value)
+            if record.value == 3:
                 await asyncio.sleep(0.5)
 
     with pytest.raises(BrokerUnavailable, match="auditing: offset 9 of 12 of partition 3: no answer"):

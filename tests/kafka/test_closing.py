@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,9 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.carry_over import CarryOverRefused
+from stream_svt.protocol.history.carry_over import CarryOverRefused
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.settings.carried import parse
 from tests.support import records
 from tests.support.alerts import account_of, lifecycle
 from tests.support.closing import (
@@ -34,7 +36,7 @@ from tests.support.closing import (
     goes_on,
 )
 from tests.support.command_line import Ended
-from tests.support.homes import partition_of
+from tests.support.partitioning import partition_of
 from tests.support.process import Service
 from tests.support.worker import HIGH, until
 
@@ -91,7 +93,7 @@ DISASTERS: dict[str, Disaster] = {
     "is empty": lambda old: old.make_anew("state"),
     "ends with event": _state_from_yesterday,
     "which the state still has to publish": _state_one_transaction_old,
-    "does not show event": lambda old: old.make_anew("alerts"),
+    "was created again": lambda old: old.make_anew("alerts"),
 }
 """What happens to the state of both shards, by what a worker says of it."""
 
@@ -109,7 +111,7 @@ async def _given_up(stage: Stage, words: str, happens: Disaster) -> None:
     old = await stage.old()
     real = await old.spend(TOPS)
     await happens(old)
-    complete = words != "does not show event"
+    complete = words != "was created again"
     if complete:
         real = await old.told()
     await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, words)
@@ -206,9 +208,19 @@ async def test_an_application_is_closed_carried_over_and_audited_with_its_succes
     assert missing.code == 2
     assert "cannot read 'carried.jsonl': No such file" in missing.out + missing.err
     carried = await stream_svt(*carry_over, successor)
-    said = f"Carried over from {name} to {successor}: 2 datasets, 2 of them with budget left.\n"
-    assert (carried.code, carried.err) == (0, said)
+    counts = Counter({partition_of(b"today", 2): 4}) + Counter({partition_of(b"tomorrow", 2): 1})
+    where = ", ".join(f"{counts[shard]} of partition {shard}" for shard in range(2))
+    assert (carried.code, carried.err.splitlines()) == (
+        0,
+        [
+            "dataset 'today': epsilon 2.4 of 4 left",
+            "dataset 'tomorrow': epsilon 3.4 of 4 left",
+            f"topic '{old.queries}': continues on this cluster at offset {where}",
+            f"Carried over from {name} to {successor}: 2 datasets, 2 of them with budget left.",
+        ],
+    )
     head, *lines = [json.loads(line) for line in carried.out.splitlines()]
+    lines = [line for line in lines if line["line"] == "dataset"]
     assert (head["application"], head["successor"], head["complete"]) == (name, successor, True)
     assert {line["name"]: (line["limit"], line["spent"]) for line in lines} == {
         "today": ("4", "1.6"),
@@ -236,7 +248,7 @@ async def _close(stream_svt: Command, config: Path, name: str, successor: str) -
     other = await stream_svt(*close, "second", "--yes")
     assert (other.code, other.err) == (1, f"shard 0: refused: {closed}\nshard 1: refused: {closed}\n")
     async with asyncio.timeout(20):
-        while "closed permanently" not in (await stream_svt("status", "-c", config)).out:
+        while "closed permanently" not in (await stream_svt("status", "-c", config, "--json")).out:
             await asyncio.sleep(0.1)
 
 
@@ -248,15 +260,19 @@ async def _go_on(
     file.write_text("".join(carried.splitlines(keepends=True)[:-1]))
     cut = await stream_svt("check", "-c", config)
     assert cut.code == 2
-    assert "the file has 1 datasets, but line 1 says 2: lines are missing or were added" in cut.out + cut.err
+    assert "the file is cut off, its last line is missing" in cut.out + cut.err
     file.write_text(carried)
     assert (await stream_svt("check", "-c", config, "--create-topics")).code == 0
     ready = await stream_svt("check", "-c", config)
     assert (ready.code, ready.out.splitlines()[-1].startswith("No problem found. Tried: ")) == (0, True)
     assert f"application '{old.application}' was closed for this one" in ready.out
+    assert "ok   carried_over: 2 datasets from its file\n" in ready.out
+    begins = f"topic '{new.queries}' is read from its begin (topics.start_at) on {new.partitions} partitions"
+    assert f"note carried_over: {begins}\n" in ready.out
     # A copy of the file in which somebody put another successor's name.
     another = replace(new, application="another", more=new.more.replace("carried.j", "copied.j"))
-    (new.directory / "copied.jsonl").write_text(carried.replace(new.application, "another"))
+    copied = msgspec.structs.replace(parse(carried.splitlines()), successor="another")
+    (new.directory / "copied.jsonl").write_text("".join(f"{line}\n" for line in copied.lines()))
     refused = await stream_svt("check", "-c", another.write(), "--create-topics")
     assert refused.code == 2
     said = f"application '{old.application}' was closed for '{new.application}': two successors would spend"

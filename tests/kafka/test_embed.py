@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import stream_svt
+from stream_svt.application.config import load_config
 from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError, MisuseError, StreamSvtError
+from stream_svt.hosting import hosted
 from stream_svt.kafka.clients import members
-from stream_svt.service import hosting
-from stream_svt.service.config import load_config
 from tests.support.process import Process
 from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene
@@ -203,7 +203,7 @@ async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_aga
 
 
 async def test_a_worker_without_an_applied_configuration_waits_and_can_be_given_up(scene, monkeypatch):
-    monkeypatch.setattr("stream_svt.service.worker.VERSION_WITHIN", 0.1)
+    monkeypatch.setattr("stream_svt.worker.worker.VERSION_WITHIN", 0.1)
     worker = stream_svt.Worker(scene.write())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3):
@@ -214,9 +214,9 @@ async def test_a_worker_without_an_applied_configuration_waits_and_can_be_given_
 
 
 async def test_a_late_stop_is_an_error(applied_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = hosting.Worker.stop
+    stop = hosted.Worker.stop
 
-    async def late(self: hosting.Worker) -> None:
+    async def late(self: hosted.Worker) -> None:
         try:
             await asyncio.sleep(60)
         finally:
@@ -224,7 +224,7 @@ async def test_a_late_stop_is_an_error(applied_file: Path, monkeypatch: pytest.M
 
     worker = stream_svt.Worker(applied_file)
     await worker.start()
-    monkeypatch.setattr(hosting.Worker, "stop", late)
-    monkeypatch.setattr(hosting, "STOP_DEADLINE", 0.1)
+    monkeypatch.setattr(hosted.Worker, "stop", late)
+    monkeypatch.setattr(hosted, "STOP_DEADLINE", 0.1)
     with pytest.raises(StreamSvtError, match="not stopped within"):
         await worker.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stream_svt.service import embedded
-from stream_svt.service.embedded import EmbeddedKafka, EmbeddedKafkaError
+from stream_svt.kafka import embedded
+from stream_svt.kafka.embedded import EmbeddedKafka, EmbeddedKafkaError
 from tests.support import records
 from tests.support.topics import create_topics
 from tests.support.worker import until
@@ -57,7 +57,7 @@ async def test_records_survive_restarts_at_the_same_address_and_nothing_is_left_
 def test_the_broker_ends_with_the_process_that_started_it():
     """However that ends: what is waited for is the end of the broker's standard input."""
     program = (
-        "from stream_svt.service.embedded import EmbeddedKafka\n"
+        "from stream_svt.kafka.embedded import EmbeddedKafka\n"
         "kafka = EmbeddedKafka()\n"
         "kafka.start()\n"
         "kafka.restart()\n"
@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_is_named_with_the_option_and_the_key_that_choose_a
 
 def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():
     port = embedded.free_ports(1)[0]
-    command = [sys.executable, "-m", "stream_svt.service.embedded", "--port", str(port)]
+    command = [sys.executable, "-m", "stream_svt.kafka.embedded", "--port", str(port)]
     in_background = [
         "/bin/sh",
         "-c",

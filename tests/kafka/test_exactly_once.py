@@ -11,7 +11,7 @@ import itertools
 import pytest
 
 from stream_svt.kafka.clients import Cluster
-from stream_svt.service import ports
+from stream_svt.worker import ports
 from tests.support.broken_protocol import NamesEachOwner, SameTransaction
 from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene, until

@@ -9,10 +9,11 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import Alert
+from stream_svt.operate.check import check_brokers
+from stream_svt.operate.lint import sample
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service.check import check_brokers
-from stream_svt.service.sample import sample
-from stream_svt.service.worker import WorkerState
+from stream_svt.queries.avro.registry import NOT_CONFIGURED, SchemaRegistry
+from stream_svt.worker.worker import WorkerState
 from tests.support.avro import NESTED, Registry, encode
 from tests.support.worker import HIGH, LOW, Scene, until
 
@@ -52,7 +53,6 @@ async def test_json_records_with_other_fields_lead_to_an_alert_that_names_their_
 
 
 async def test_an_avro_topic_waits_for_a_schema_visibly_and_holds_nobody_else(scene, caplog):
-    pytest.importorskip("fastavro")
     other = scene.text().partition("monitors:\n")[2].replace("name: hot", "name: plain")
     other = other.replace(scene.queries, f"{scene.queries}.plain").partition("web:")[0]
     async with Registry({1: NESTED}).started() as server:
@@ -76,16 +76,15 @@ async def test_an_avro_topic_waits_for_a_schema_visibly_and_holds_nobody_else(sc
 
 
 async def test_a_worker_that_cannot_read_avro_stays_outside_the_group(scene, monkeypatch):
-    monkeypatch.setattr("stream_svt.service.registry.find_spec", lambda _: None)
+    monkeypatch.setattr(SchemaRegistry, "lack", lambda *_: NOT_CONFIGURED)
     scene.more = AVRO + "schema_registry: {url: 'http://127.0.0.1:1'}\n"
     worker = await scene.start(ready=False)
     await until(lambda: worker.fault is not None)
     assert worker.state is WorkerState.OUTSIDE
-    assert "stream-svt[avro]" in worker.fault.reason
+    assert "no schema_registry.url" in worker.fault.reason
 
 
 async def test_check_and_lint_read_avro_and_name_a_schema_that_the_registry_does_not_give(scene):
-    pytest.importorskip("fastavro")
     async with Registry({1: NESTED}).started() as server:
         scene.more = AVRO + f"schema_registry: {{url: '{server.url}'}}\n"
         config = scene.config()

@@ -14,8 +14,8 @@ import pytest
 from aiokafka.errors import CorrelationIdError, KafkaConnectionError
 from aiokafka.protocol.admin import ApiVersionRequest
 
-from stream_svt.kafka.aiokafka_fixes import Ours, create_conn
-from stream_svt.kafka.frames import SCRATCH, Frames
+from stream_svt.kafka.aiokafka_fixes import ClientMarker, create_conn
+from stream_svt.kafka.frames import SCRATCH, ResponseProtocol
 from tests.support.tls import Authority
 
 
@@ -40,7 +40,7 @@ class Connection:
         self.responses.append(response)
 
 
-def receive(frames: Frames, stream: bytes, most: Any) -> None:
+def receive(frames: ResponseProtocol, stream: bytes, most: Any) -> None:
     while stream:
         into = frames.get_buffer(-1)
         count = min(len(into), len(stream), most())
@@ -58,7 +58,7 @@ def test_responses_arrive_whole_and_in_order_however_they_are_cut(most: int) -> 
     chance, connection = random.Random(1), Connection()
     sizes = [0, 5, SCRATCH - 4, SCRATCH - 3, 7, 3 * SCRATCH, SCRATCH, 1, 1, 2 * SCRATCH + 1, 0]
     responses = [chance.randbytes(size) for size in sizes]
-    frames = Frames(connection, None)
+    frames = ResponseProtocol(connection, None)
     receive(frames, framed(*responses), lambda: most or chance.randint(1, 2 * SCRATCH))
     assert connection.responses == responses
     assert all(type(response) is bytes for response in connection.responses)
@@ -72,7 +72,7 @@ def test_responses_arrive_whole_and_in_order_however_they_are_cut(most: int) -> 
 )
 def test_a_response_that_cannot_be_read_closes_the_connection(stream: bytes, error: type[Exception]) -> None:
     connection = Connection()
-    receive(Frames(connection, None), framed(b"first") + stream + framed(b"later"), lambda: 100)
+    receive(ResponseProtocol(connection, None), framed(b"first") + stream + framed(b"later"), lambda: 100)
     assert type(connection.error) is error
     assert connection.responses == [b"first"]
 
@@ -113,7 +113,7 @@ async def connected(
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=contexts[0])
-    protocol = Ours("SSL" if contexts[0] else "PLAINTEXT")
+    protocol = ClientMarker("SSL" if contexts[0] else "PLAINTEXT")
     port = server.sockets[0].getsockname()[1]
     connection = await create_conn(
         "127.0.0.1", port, ssl_context=contexts[1], security_protocol=protocol, request_timeout_ms=20_000
@@ -143,7 +143,7 @@ async def test_requests_are_answered_in_order_over_a_socket_and_those_given_up_a
             await writer.drain()
 
     async with connected(contexts, answer) as connection:
-        assert type(connection._writer.transport.get_protocol()) is Frames
+        assert type(connection._writer.transport.get_protocol()) is ResponseProtocol
         requests = [asyncio.ensure_future(connection.send(ApiVersionRequest())) for _ in counts]
         await asyncio.sleep(0)
         for given_up in (0, 5):

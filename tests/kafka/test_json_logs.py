@@ -50,7 +50,7 @@ async def test_every_line_of_a_workers_life_is_an_object(scene: Scene) -> None:
         assert events.keys() >= {"started", "shard_opened", "assigned", "stopped"}
         assert isinstance(events["shard_opened"]["shard"], int)
         assert events["started"]["application"] == scene.application
-        assert events["started"]["logger"] == "stream_svt.service.worker"
+        assert events["started"]["logger"] == "stream_svt.worker.worker"
     assert any(one["logger"].startswith("aiokafka") for one in objects(first.output))
     assert {one["event"] for one in objects(first.output) if "event" in one} >= {"configuration_applied"}
 

@@ -8,18 +8,18 @@ from collections import Counter
 
 import pytest
 
+from stream_svt.application.config import Config
+from stream_svt.application.signatures import SigningKey, signing_key
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
+from stream_svt.operate.check import check_brokers
+from stream_svt.operate.control import for_datasets, send
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.check import check_brokers
-from stream_svt.service.config import Config
-from stream_svt.service.control import for_datasets, send
-from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.web import ready, status
-from stream_svt.service.worker import Worker, WorkerState
-from tests.support.homes import partition_of
+from stream_svt.web import ready, status
+from stream_svt.worker.worker import Worker, WorkerState
 from tests.support.keys import ed25519_pair, write_secrets
+from tests.support.partitioning import partition_of
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -57,17 +57,11 @@ class Guarded:
         return Counter(reject["reason"] for reject in found if reject["topic"] == self.topic)
 
     async def heard(self) -> list[str]:
-        events = await self.scene.events()
-        return [
-            data.detail["action"] for envelope, data in events if envelope.type == EventType.COMMAND_REPLY
-        ]
+        return [data.detail["action"] for data in await self.scene.contents(EventType.COMMAND_REPLY)]
 
     async def answers(self) -> list[tuple[str, str]]:
-        return [
-            (data.reason, data.detail["message"])
-            for envelope, data in await self.scene.events()
-            if envelope.type == EventType.COMMAND_REPLY
-        ]
+        replies = await self.scene.contents(EventType.COMMAND_REPLY)
+        return [(data.reason, data.detail["message"]) for data in replies]
 
     async def until_heard(self, commands: list[str], refused: dict[str, int]) -> None:
         """Wait until just these commands are carried out, and just these refused."""
@@ -142,7 +136,7 @@ async def test_a_command_that_no_worker_came_to_in_time_expires_and_one_that_may
         while len(answers := await guarded.answers()) < 2:
             await asyncio.sleep(0.1)
     assert answers[1] == ("accepted", "close of dataset 'a' is withdrawn, and changed nothing")
-    assert EventType.RUN_CLOSED not in [envelope.type for envelope, _ in await scene.events()]
+    assert EventType.RUN_CLOSED not in [event.type for event in await scene.events()]
     again = await told("withdraw", "-c", file, "a", *signed)
     assert "refused: no command waits: the last one, number 2 (withdraw), was carried out" in again
 

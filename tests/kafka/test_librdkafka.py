@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream_svt.service.web import about
+from stream_svt.web import about
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -47,7 +47,11 @@ async def test_a_producer_with_the_other_partitioner_is_told_by_log_status_lint_
     scene, stream_svt, caplog
 ):
     names = scene.datasets.split(", ")
-    strays = [name for name in names if scene.homes.of(name.encode()) != scene.homes.other.of(name.encode())]
+    strays = [
+        name
+        for name in names
+        if scene.partitioning.of(name.encode()) != scene.partitioning.other.of(name.encode())
+    ]
     assert 2 <= len(strays) < len(names)
     worker = await scene.start()
     await produce(scene, ["nobody", "else"])

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stream_svt.application.config import parse_config
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
+from stream_svt.kafka.clients import cluster_id_of
+from stream_svt.kafka.frames import ResponseProtocol
 from stream_svt.kafka.transactions import TransactionalProducer
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.accounts import Commit
+from stream_svt.operate import control
+from stream_svt.operate.audit import audit_state, audit_topic
 from stream_svt.protocol import session
-from stream_svt.protocol.audit import Audit
+from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.config import parse_config
-from stream_svt.service.web import status
 from stream_svt.settings.datasets import DAY_MS
+from stream_svt.web import status
+from stream_svt.worker.ports import journal_of, open_meta, stored_metas
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
@@ -149,11 +157,7 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(sc
         assert worker.workload is not before
         await until(lambda: is_open(worker))
     await scene.released(EventType.RETIRED, 2)
-    ended = [
-        (data.dataset, data.reason)
-        for envelope, data in await scene.events()
-        if envelope.type == EventType.RETIRED
-    ]
+    ended = [(data.dataset, data.reason) for data in await scene.contents(EventType.RETIRED)]
     assert sorted(ended) == [(north, "period-over"), (today, "period-over")]
     assert not [key for _, key in await scene.live() if key.startswith((b"d/", b"r/"))]
 
@@ -167,3 +171,39 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(sc
     assert len(await scene.alerts()) == 1
     await scene.settled(worker, 6)
     assert (await audit_state(config, config.cluster())).findings == []
+
+
+async def test_a_self_test_reads_little_of_a_large_state(scene: Scene, monkeypatch) -> None:
+    """A worker repeats it under load, and its process keeps the memory of what it receives."""
+    apply_fixes()
+    config = scene.config()
+    cluster_id = await cluster_id_of(config.cluster())
+    journal = journal_of(config, config.cluster(), cluster_id, 0)
+    await journal.open()
+    for number in range(100):
+        await journal.commit(Commit({b"k/%d" % (number % 3): os.urandom(100_000)}))
+    received = []
+    update = ResponseProtocol.buffer_updated
+    monkeypatch.setattr(
+        ResponseProtocol, "buffer_updated", lambda self, count: (received.append(count), update(self, count))
+    )
+    [(shard, newest)] = [found async for found in stored_metas(config, config.cluster())]
+    assert open_meta(config, cluster_id, shard, newest).sequence == journal.meta.sequence
+    assert sum(received) < 1_000_000
+    await journal.close()
+
+
+async def test_a_command_to_several_datasets_takes_as_many_transactions_as_one_to_one(scene: Scene) -> None:
+    worker, config = await scene.start(), scene.config()
+    await scene.send("a", LOW)
+    await scene.settled(worker, 1)
+    used = []
+    for patterns in (["a"], ["[a-c]"]):
+        commands = control.for_datasets(config, patterns, Command("", Action.CLOSE))
+        before = worker.statuses()[0].sequence
+        [reply] = await control.send(config, config.cluster(), commands, timeout=30)
+        await until(lambda: not worker.statuses()[0].outbox)
+        used.append(worker.statuses()[0].sequence - before)
+        assert reply.complete, reply
+    assert "close carried out on 3 datasets, refused on 0" in reply.message
+    assert used[1] <= used[0] + 1

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from stream_svt.application.config import Config, parse_config
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
-from stream_svt.service import worker as workers
-from stream_svt.service.config import Config, parse_config
-from stream_svt.service.web import about
-from stream_svt.service.worker import Worker
+from stream_svt.web import about
+from stream_svt.worker import worker as workers
+from stream_svt.worker.worker import Worker
 from tests.support import records
-from tests.support.homes import partition_of
 from tests.support.keys import write_secrets
+from tests.support.partitioning import partition_of
 from tests.support.permissions import WORKER, allow, allow_all, revoke
 from tests.support.process import free_port
 from tests.support.proxy import Proxy
@@ -50,8 +50,8 @@ class Application(Scene):
         super().__post_init__()
         self.shards = set(range(self.partitions))
         names = [f"d{number}" for number in range(50 * self.partitions)]
-        homes = {partition_of(name.encode(), self.partitions): name for name in names}
-        self.names = [homes[shard] for shard in sorted(self.shards)]
+        partitioning = {partition_of(name.encode(), self.partitions): name for name in names}
+        self.names = [partitioning[shard] for shard in sorted(self.shards)]
         self.datasets = ", ".join(self.names)
 
     async def past(self) -> None:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import stream_svt
-from stream_svt.service.audit import audit_topic
+from stream_svt.operate.audit import audit_topic
 from tests.support.records import send_mixed
 from tests.support.worker import HIGH, Scene
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stream_svt.service.audit import audit_topic
-from stream_svt.service.worker import Worker
+from stream_svt.operate.audit import audit_topic
+from stream_svt.worker.worker import Worker
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka

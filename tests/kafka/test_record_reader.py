@@ -12,7 +12,7 @@ import pytest
 from stream_svt.kafka import batches
 from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.records import Records
-from stream_svt.service.ports import Requests, ShardFeed
+from stream_svt.worker.ports import Requests, ShardFeed
 from tests.support import records as outside
 from tests.support.topics import CLOCK
 
@@ -54,7 +54,7 @@ async def read(
     found: list[tuple[object, ...]] = []
     try:
         async with asyncio.timeout(60):
-            while await feed.position(topic) < end:
+            while feed.position(topic) < end:
                 for records in (await feed.fetch([topic], 1.0, most)).values():
                     assert isinstance(records, Records)
                     assert len(records) <= most

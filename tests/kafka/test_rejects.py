@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stream_svt.service.rejects import REMEDIES
+from stream_svt.operate.rejects import REMEDIES
 from tests.support import records
 from tests.support.command_line import Ended
 

@@ -10,10 +10,10 @@ import asyncio
 
 import pytest
 
-from stream_svt.protocol.audit import Audit, StoredShard
+from stream_svt.operate import audit
+from stream_svt.protocol.history.audit import Audit, StoredShard
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service import audit
-from stream_svt.service.worker import Worker
+from stream_svt.worker.worker import Worker
 from tests.support.closing import SEALED, SEALED_ANEW, Application, Stage, StateRecords
 from tests.support.worker import HIGH, complaint, is_open, until
 

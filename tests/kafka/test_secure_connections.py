@@ -12,17 +12,17 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 import stream_svt
+from stream_svt.application.config import Config, parse_config
+from stream_svt.application.signatures import SigningKey, signing_key
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
-from stream_svt.service import strimzi
-from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.check import check_brokers
-from stream_svt.service.config import Config, parse_config
-from stream_svt.service.control import for_datasets, send
-from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.worker import Worker
+from stream_svt.operate import strimzi
+from stream_svt.operate.audit import audit_state, audit_topic
+from stream_svt.operate.check import check_brokers
+from stream_svt.operate.control import for_datasets, send
 from stream_svt.subscription import Subscription, subscribe
+from stream_svt.worker.worker import Worker
 from tests.support.keys import write_secrets
 from tests.support.permissions import AUDITOR, OPERATOR, WORKER, Grant, allow, allow_all
 from tests.support.tls import MECHANISMS, PASSWORD, USERS, Authority, SecureKafka, connections_closed

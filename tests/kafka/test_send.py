@@ -111,6 +111,6 @@ async def _topics(scene: Scene) -> dict[str, int]:
 
 
 _IMPATIENT = (
-    "import sys; from stream_svt.service import sending; sending.ACK_DEADLINE = 1.0; "
+    "import sys; from stream_svt.operate import send; send.ACK_DEADLINE = 1.0; "
     "from stream_svt.cli import main; sys.exit(main())"
 )

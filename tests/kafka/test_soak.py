@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster, cluster_id_of
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.ports import Transaction
-from stream_svt.service.ports import ShardLog
 from stream_svt.settings.sections import TopicsConfig
+from stream_svt.worker.ports import ShardLog
 from tests.soak.blows import SHORT, faults, kills, losses, zombies
 from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers

@@ -10,6 +10,7 @@ import time
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
+from stream_svt.application.config import parse_config
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import Cluster, cluster_id_of, spans, stop_quietly
@@ -18,9 +19,8 @@ from stream_svt.monitor.released import CONTENT_TYPE
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.records import Record
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.config import parse_config
-from stream_svt.service.ports import Requests, ShardFeed, ShardLog
 from stream_svt.settings.sections import TopicsConfig
+from stream_svt.worker.ports import Requests, ShardFeed, ShardLog
 from tests.support.topics import Topics, administrator
 from tests.support.worker import Scene, is_open, until
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 import stream_svt
 from stream_svt.errors import BrokerError, MisuseError
@@ -149,6 +151,18 @@ async def test_what_was_handled_is_committed_before_another_member_gets_the_part
             assert await committed(alerts) == 1
 
 
+async def test_the_group_of_another_program_is_named(broker, topics):
+    topic, options = await topics("alerts"), {"bootstrap_servers": broker.bootstrap_servers}
+    group, strategy = f"{topic}-workers", (StickyPartitionAssignor,)
+    other = AIOKafkaConsumer(topic, group_id=group, partition_assignment_strategy=strategy, **options)
+    await other.start()
+    try:
+        with pytest.raises(BrokerError, match=f"group '{group}' is of another program"):
+            await collect(stream_svt.subscribe(topic=topic, group_id=group, **options), 1)
+    finally:
+        await other.stop()
+
+
 async def test_a_missing_topic_is_named_and_not_created(broker, topics):
     name = topics.name("never")
     for _ in range(2):
@@ -198,8 +212,10 @@ ELSEWHERE = {
     "embed_asyncio.py": "tests/kafka/test_embed.py",
     "embed_faust.py": "tests/kafka/test_embed.py",
     "webhook_receiver.py": "tests/kafka/test_forward.py",
+    "notebook.ipynb": "tests/test_notebook.py",
     "kafka_streams/BurstsOfAlerts.java": "tests/kafka/test_kafka_streams_example.py",
     "ksqldb/alerts.sql": "tests/test_ksqldb_example.py",
+    "web_requests/client.properties": "tests/test_web_requests_example.py",
     "web_requests/count_users.py": "tests/documentation/test_walkthroughs.py",
     "web_requests/fake_requests.py": "tests/documentation/test_walkthroughs.py",
     "web_requests/monitors.yaml": "tests/documentation/test_walkthroughs.py",
@@ -236,7 +252,7 @@ async def test_an_example_prints_each_alert_once(example, broker, topics, tmp_pa
         await process.end(signal.SIGKILL if example == "faust_agent.py" else signal.SIGINT)
     assert "Traceback" not in process.output
     # Faust greets with a table, and logs what is printed.
-    lines = [text[text.index("shop") :].strip() for text in process.output.splitlines() if "gap " in text]
+    lines = [text[text.index("'shop'") :].strip() for text in process.output.splitlines() if "gap " in text]
     skipped = process.said("skipped a record that is not an event")
-    assert lines == ["shop milk: gap 12, not certified", "shop beer: gap 12, not certified"]
+    assert lines == ["'shop' 'milk': gap 12, not certified", "'shop' 'beer': gap 12, not certified"]
     assert skipped == (len(POISON) if example in SKIPPING else 0)

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from aiokafka import TopicPartition
 
+from stream_svt.application.config import Config, parse_config
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka import tokens
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import BrokerUnavailable, LoginRefused
-from stream_svt.service.config import Config, parse_config
 from stream_svt.subscription import subscribe
 from tests.support.command_line import Ended
 from tests.support.issuer import SECRET, Issuer

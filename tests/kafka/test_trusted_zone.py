@@ -21,10 +21,10 @@ import msgspec
 import pytest
 
 from stream_svt.kafka.clients import cluster_id_of
-from stream_svt.monitor.accounts import DatasetAccount
+from stream_svt.monitor.state.accounts import DatasetAccount
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
-from stream_svt.service.web import OVERVIEW, PAGES
+from stream_svt.web import OVERVIEW, PAGES
 from tests.support.keys import write_secrets
 from tests.support.process import COMMAND, Service, applied
 from tests.support.worker import Scene
@@ -305,7 +305,7 @@ async def test_no_mark_and_no_secret_is_in_anything_released(scene: Scene) -> No
     said = await drive(run, marks)
     assert found(marks.hidden() | await run.secrets(), said) == []
     assert {alert.monitor for alert in await scene.alerts()} == {"hot", "adaptive", "patient"}
-    kinds = {envelope.type for envelope, _ in await scene.events()}
+    kinds = {event.type for event in await scene.events()}
     assert any("exhausted" in kind for kind in kinds)
     assert any("halted" in kind for kind in kinds)
     assert len(set(re.findall(rb'"reason":"([a-z-]+)"', said["rejects"]))) >= 12, said["rejects"]

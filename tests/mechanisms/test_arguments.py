@@ -42,11 +42,11 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
+from stream_svt.mechanisms.baselines.sparse import zcdp_epsilon
 from stream_svt.mechanisms.contract import mechanism_id
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import head, mean, pmf, tail, variance
-from stream_svt.mechanisms.sparse import zcdp_epsilon
+from stream_svt.mechanisms.selection.exponential_mechanism import draw_gap, draw_index
 
 ONE = Fraction(1)
 SALT = (1, 2)
@@ -62,9 +62,9 @@ STREAMS = {
     "numeric_sparse": partial(numeric_sparse, **SEVERAL),
 }
 SELECTIONS = {
-    "top_k": partial(TopK, epsilon=ONE, count=1, monotonic=True),
-    "hybrid_identity": partial(HybridIdentity, epsilon=ONE, count=1, threshold=0, monotonic=True),
-    "hybrid_estimates": partial(HybridEstimates, epsilon=ONE, count=1, threshold=0, monotonic=True),
+    "top_k": partial(TopK, epsilon=ONE, k=1, monotonic=True),
+    "hybrid_identity": partial(HybridIdentity, epsilon=ONE, k=1, threshold=0, monotonic=True),
+    "hybrid_estimates": partial(HybridEstimates, epsilon=ONE, k=1, threshold=0, monotonic=True),
     "noisy_max": partial(NoisyMaxGumbel, epsilon=ONE, monotonic=True),
 }
 QUANTILE = partial(
@@ -450,7 +450,7 @@ REFUSED = {
     ],
     "top_k": [({"last_gap": "random"}, "has no proof"), ({"last_gap": "delta"}, "coarse grid")],
     "noisy_max": [({"refinement": 2**50}, "wider than the grid")],
-    "hybrid_estimates": [({"epsilon": "2e-9", "count": 9}, "wider than the grid")],
+    "hybrid_estimates": [({"epsilon": "2e-9", "k": 9}, "wider than the grid")],
     "quantile": [({"epsilon": "1e-7", "level": Fraction(1, 10**6)}, "wider than the grid")],
     "gaussian": [
         ({"tests": None}, "number of tests"),
@@ -488,8 +488,8 @@ def test_what_a_mechanism_cannot_do_is_refused_with_the_reason():
         ("lower the refinement", partial(stepped, SELECTIONS["noisy_max"](), np.array([2**46, 0]))),
         ("one branch and one top", partial(replace, sums, per_top=STREAMS["adaptive"]())),
         ("rho must be a number at least 0", partial(zcdp_epsilon, -1.0, 0.5)),
-        ("lower the count", partial(stepped, top_k, few)),
-        ("lower the count", partial(stepped, SELECTIONS["noisy_max"](), few)),
+        ("lower k", partial(stepped, top_k, few)),
+        ("lower k", partial(stepped, SELECTIONS["noisy_max"](), few)),
         ("at least two", partial(stepped, ALL["exponential"](), few)),
         (
             "after a top",

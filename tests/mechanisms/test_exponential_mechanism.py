@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from stream_svt.mechanisms.contract import Top
-from stream_svt.mechanisms.exponential_mechanism import (
+from stream_svt.mechanisms.selection.exponential_mechanism import (
     ExponentialMechanism,
     NoisyMaxGumbel,
     draw_gap,

@@ -11,13 +11,13 @@ import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms import Run
-from stream_svt.mechanisms.gaussian import (
+from stream_svt.mechanisms.baselines.gaussian import (
     discrete_gaussian_delta,
     draw_discrete_gaussian,
     gaussian,
     least_variance,
 )
-from tests.mechanisms.test_sparse import gaussian_delta
+from tests.support.gaussian import gaussian_delta
 
 USUAL = {"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True, "tests": 3}
 

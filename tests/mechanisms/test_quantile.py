@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.numbers import loss_of
-from stream_svt.mechanisms.quantile import (
+from stream_svt.mechanisms.selection.quantile import (
     Adjacency,
     ClippedSum,
     FullyUnboundedQuantile,

@@ -11,15 +11,15 @@ import pytest
 
 from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.numbers import loss_of
-from stream_svt.mechanisms.top_k import LastGap, TopK
+from stream_svt.mechanisms.selection.hybrids import HybridEstimates, HybridIdentity
+from stream_svt.mechanisms.selection.top_k import LastGap, TopK
 
 UNITS = 1_234_567_890
 EPSILON = loss_of(UNITS)
 SALT = (0, 0)
-IDENTITY = {"epsilon": EPSILON, "count": 1, "threshold": 0, "monotonic": True}
+IDENTITY = {"epsilon": EPSILON, "k": 1, "threshold": 0, "monotonic": True}
 
 
 def integers(*numbers):
@@ -41,7 +41,7 @@ def released(mechanism, values, drawn):
 def test_a_hundred_thousand_answers_are_ranked_as_a_plain_sort_ranks_them(last_gap):
     chance = np.random.default_rng(5)
     values, noise = chance.integers(0, 3000, 100_000), chance.geometric(0.01, 100_000) - 1
-    top = TopK(epsilon=EPSILON, count=40, monotonic=True, last_gap=last_gap)
+    top = TopK(epsilon=EPSILON, k=40, monotonic=True, last_gap=last_gap)
     _, selection = released(top, values, Noises(0, noise[np.newaxis]))
     noisy = values + noise
     order = sorted(range(len(values)), key=lambda i: (-noisy[i], i))
@@ -54,7 +54,7 @@ def test_a_hundred_thousand_answers_are_ranked_as_a_plain_sort_ranks_them(last_g
 
 @pytest.mark.parametrize(("monotonic", "half"), [(True, 1), (False, Fraction(1, 2))])
 def test_identity_is_charged_for_what_it_released(monotonic, half):
-    hybrid = HybridIdentity(epsilon=EPSILON, count=4, threshold=10, monotonic=monotonic)
+    hybrid = HybridIdentity(epsilon=EPSILON, k=4, threshold=10, monotonic=monotonic)
     for answers in range(5):
         values = np.where(np.arange(6) < answers, 20, 0)
         run, selection = released(hybrid, values, quiet(6))
@@ -71,7 +71,7 @@ def test_identity_is_charged_for_what_it_released(monotonic, half):
 
 
 def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pay():
-    hybrid = HybridEstimates(epsilon=EPSILON, count=2, threshold=10, monotonic=True)
+    hybrid = HybridEstimates(epsilon=EPSILON, k=2, threshold=10, monotonic=True)
     run, first = hybrid.step(hybrid.open(0, SALT), integers(12, 3), lambda branch: integers(0, 0))
     assert (len(first.tops), hybrid.is_over(run)) == (1, False)
     run, second = hybrid.step(run, integers(13, 14, 15), lambda branch: integers(0, 0, 0))
@@ -84,7 +84,7 @@ def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pa
 def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
     values = integers(VALUE_LIMIT - 1, 0, 1 - VALUE_LIMIT)
     extreme = integers(NOISE_LIMIT, 0, -NOISE_LIMIT if noise is not Noise.EXPONENTIAL else 0)
-    top = TopK(epsilon=EPSILON, count=2, monotonic=True, noise=noise)
+    top = TopK(epsilon=EPSILON, k=2, monotonic=True, noise=noise)
     _, selection = released(top, values, Noises(0, extreme[np.newaxis]))
     assert [one.row for one in selection.tops] == [0, 1]
     assert selection.tops[0].gap == GAP_LIMIT

@@ -9,17 +9,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms import Noise, Run, Top, above_threshold
-from stream_svt.mechanisms.sparse import (
+from stream_svt.mechanisms.baselines.sparse import (
     Composition,
     advanced_epsilon,
     numeric_sparse,
     sparse,
     zcdp_epsilon,
 )
+from tests.support.gaussian import gaussian_delta
 
 ONE = Fraction(1)
 SALT = (1, 2)
@@ -89,12 +89,6 @@ def test_monotonic_answers_pay_less_under_zcdp_and_numbers_are_paid_for(build, m
     mechanism = build(epsilon=3 * ONE, cutoff=3, monotonic=monotonic)
     assert mechanism.rho == pytest.approx(3 * rho)
     assert mechanism.loss(Composition.ZCDP, 1e-6) == pytest.approx(zcdp_epsilon(mechanism.rho, 1e-6))
-
-
-def gaussian_delta(scale, epsilon):
-    """Exact delta of the Gaussian mechanism (Balle & Wang 2018, Theorem 8)."""
-    here, there = ndtr([0.5 / scale - epsilon * scale, -0.5 / scale - epsilon * scale])
-    return here - math.exp(epsilon) * there
 
 
 def test_composition_is_that_of_its_theorems():

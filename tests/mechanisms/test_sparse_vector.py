@@ -22,8 +22,10 @@ from stream_svt.mechanisms import (
     Optimal,
     Run,
     Uncorrected,
+    above_threshold,
     adaptive,
     ladder,
+    sparse,
     sparse_vector,
 )
 from stream_svt.mechanisms.arguments import reaching
@@ -41,6 +43,21 @@ USUAL = {"epsilon": ONE, "cutoff": 4, "monotonic": True, "correction": Uncorrect
 
 def plain(**options):
     return sparse_vector(**USUAL | options)
+
+
+@pytest.mark.parametrize("build", [*BUILDERS.values(), above_threshold, sparse])
+def test_missing_and_unknown_arguments_are_named_with_what_they_mean(build):
+    with pytest.raises(TypeError, match=r"missing keyword arguments: .*monotonic \(whether neighbours move"):
+        build(epsilon=1, **({"cutoff": 2} if build is sparse else {}))
+    with pytest.raises(TypeError, match=r"no such keyword argument: k. There are .*monotonic"):
+        build(
+            **(
+                {name: USUAL[name] for name in ("epsilon", "monotonic")}
+                if build is above_threshold
+                else USUAL
+            ),
+            k=3,
+        )
 
 
 def noise_of(*rows):

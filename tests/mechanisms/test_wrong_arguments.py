@@ -42,8 +42,8 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
+from stream_svt.mechanisms.baselines.sparse import RoundOptions, advanced_epsilon, zcdp_epsilon
 from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
-from stream_svt.mechanisms.sparse import RoundOptions, advanced_epsilon, zcdp_epsilon
 from stream_svt.mechanisms.sparse_vector import AnswerOptions, RunOptions
 from stream_svt.privacy import range_bounded
 
@@ -65,9 +65,9 @@ CALLS: dict[Any, dict[str, Any]] = {
     sparse: ANSWERS | {"cutoff": 3},
     numeric_sparse: ANSWERS | {"cutoff": 3},
     gaussian: ANSWERS | {"delta": 1e-6, "cutoff": 3, "tests": 9},
-    TopK: ANSWERS | {"count": 2},
-    HybridIdentity: ANSWERS | {"count": 2, "threshold": 0},
-    HybridEstimates: ANSWERS | {"count": 2, "threshold": 0},
+    TopK: ANSWERS | {"k": 2},
+    HybridIdentity: ANSWERS | {"k": 2, "threshold": 0},
+    HybridEstimates: ANSWERS | {"k": 2, "threshold": 0},
     ExponentialMechanism: ANSWERS,
     NoisyMaxGumbel: ANSWERS,
     UnboundedQuantile: {"epsilon": 1, "level": 0.5, "adjacency": "swap"},
@@ -167,10 +167,16 @@ WRONG = {
     "as_published": FLAG,
 }
 SPECIAL = {
+    **{(call, "values"): [*LIST, []] for call in (library.svt, library.top_k)},
+    (library.quantile, "values"): LIST,
     (library.svt, "threshold"): [None, {1}, "many", math.nan, [1], [1, 2], [1, 2, math.nan], 2**60, True],
     (library.top_k, "k"): [*INTEGER, 4],
     (library.quantile, "base"): [*ABOVE, 1, "1.00001", f"1.{'0' * 30}1"],
     **{(build, "sensitivity"): ABOVE for build in (library.svt, library.top_k)},
+    **{
+        (call, "granularity"): [given for given in ABOVE if given is not None]
+        for call in (library.svt, library.top_k, library.quantile)
+    },
     **{(build, "correction"): [5, "annealed", Annealed] for build in (sparse_vector, adaptive, ladder)},
     **{(build, "correction"): [5, "annealed"] for build in (above_threshold, sparse, numeric_sparse)},
     **{(build, "delta"): [*NUMBER, 0.5, 1] for build in (sparse, numeric_sparse)},

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import State
+from stream_svt.monitor.state.snapshot import State
 from stream_svt.privacy.loss import Kind
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import (

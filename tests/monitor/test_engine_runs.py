@@ -11,11 +11,10 @@ import pytest
 
 from stream_svt.mechanisms import sampler
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.accounts import Commit, DatasetAccount
-from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import (
+from stream_svt.monitor.state.accounts import Commit, DatasetAccount
+from stream_svt.monitor.state.queue_journal import QueueJournal
+from stream_svt.monitor.state.snapshot import (
     SECRETS,
     Block,
     OpenSet,
@@ -25,8 +24,9 @@ from stream_svt.monitor.snapshot import (
     Waiting,
     from_bytes,
 )
+from stream_svt.monitor.testing.retry import RetryQueue
 from tests.support.engine_play import Play, Query, batch_of
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+from tests.support.monitor_forms import FORMS, MONOTONIC, TOPIC, spec_of, stream
 
 
 class Entropy:
@@ -186,7 +186,7 @@ def test_no_repr_shows_a_secret():
 
 
 def test_a_discarded_engine_is_freed_without_the_garbage_collector() -> None:
-    play = Play(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 90, unit: one basket}"))
+    play = Play(spec_of(*MONOTONIC, datasets="{names: [a, b, c], limit: 90, unit: one basket}"))
     play.feed(TOPIC, stream(5, 300), 300)  # the last runs opened are not committed
     known = weakref.ref(play.engine)
     gc.disable()

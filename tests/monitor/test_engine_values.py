@@ -9,9 +9,9 @@ from fractions import Fraction
 
 import pytest
 
+from stream_svt.columns.query_batch import Grid, QueryBatch
 from stream_svt.errors import ConfigError
-from stream_svt.mechanisms.grid import VALUE_LIMIT, grid_floor
-from stream_svt.monitor.batch import Grid, QueryBatch
+from stream_svt.mechanisms.grid import GUARD, VALUE_LIMIT, grid_floor
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 
@@ -56,7 +56,9 @@ def test_values_are_floored_to_the_grid_exactly_and_clamped(granularity):
     numbers = [0, 1, -1, 7, -999, 1000, -1001, 999_999, 10**6, 10**6 + 1, 2**61, -(2**61), 3, 2**40 + 1]
     numbers += [Decimal(n) / 7 for n in range(-20, 20)] + [Decimal(n).scaleb(-18) for n in range(-20, 20)]
     values = grid.values(batch_of(TOPIC, [Query(0, n) for n in numbers], 0, len(numbers)), 0, len(numbers))
-    assert values.tolist() == [min(max(grid_floor(Fraction(n), step), low), high) for n in numbers]
+    assert values.tolist() == [
+        min(max(math.floor(Fraction(n) / step + Fraction(1, GUARD)), low), high) for n in numbers
+    ]
 
 
 def test_thresholds_of_queries_are_rounded_up_to_the_grid_of_each_monitor():
@@ -68,7 +70,7 @@ def test_thresholds_of_queries_are_rounded_up_to_the_grid_of_each_monitor():
     for step in (Fraction(1), Fraction(5, 2), Fraction("0.1"), Fraction(1, 10**18), Fraction(65537, 4)):
         found, steps = batch.thresholds(Grid(step, -7, 9))
         assert found.tolist() == sorted(rows)
-        exact = [math.ceil(batch.threshold[row] / step) for row in sorted(rows)]
+        exact = [math.ceil(batch.threshold[row] / step - Fraction(1, GUARD)) for row in sorted(rows)]
         assert steps.tolist() == [min(max(one, 1 - VALUE_LIMIT), VALUE_LIMIT - 1) for one in exact]
 
 

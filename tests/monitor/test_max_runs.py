@@ -9,13 +9,13 @@ import pytest
 from stream_svt.monitor import operations
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import RunState, State, to_bytes
+from stream_svt.monitor.state.snapshot import RunState, State, to_bytes
 from stream_svt.monitor.takeover import change_spec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, uninterrupted
 
 HIGH = 90_000
-DAY_MS = 86_400_000
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 ONE_TOP = (
     "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
     "expected_queries: 100, mute: none"
@@ -48,7 +48,7 @@ def command(play: Play, action: Action, **options: str) -> None:
 
 def test_sixty_high_values_in_a_second_spend_half_of_a_limit_at_most_by_default():
     for dataset, runs in (
-        ("limit: 20", 2),
+        ("limit: 20", 10),
         ("limit: 20, horizon: 30d", 10),
         ("limit: 3", 1),
         ("limit: 1", 1),
@@ -60,6 +60,15 @@ def test_sixty_high_values_in_a_second_spend_half_of_a_limit_at_most_by_default(
             State.EXHAUSTED if runs == 1 and "1" in dataset[-2:] else State.LIMITED,
         )
         assert play.ledger().spent <= max(play.ledger().limit // 2, 10**9)
+
+
+def test_after_a_burst_the_default_begins_runs_again_within_six_hours_whatever_the_horizon():
+    for horizon in ("", ", horizon: 30d", ", horizon: 365d"):
+        play = play_of("auto", dataset=f"name: a, limit: 20{horizon}")
+        play.more(*at(*range(1000, 2000, 16)))
+        assert limited(play) == [1000 + 6 * HOUR_MS]
+        play.more(*at(1000 + 6 * HOUR_MS))
+        assert begun(play) == 11
 
 
 def test_monitors_of_a_dataset_share_what_begins_by_default():
@@ -78,12 +87,12 @@ def test_at_the_limit_queries_are_skipped_and_counted_and_the_next_run_begins_wi
     assert play.commits[-1].skipped == {("m0", "limited"): 2}
     assert play.run_state().state is State.LIMITED
     (view,) = play.views()
-    assert (view.monitors[0].state, view.monitors[0].next_run) == ("limited", 11_000)
+    assert (view.monitors[0].state, view.monitors[0].until) == ("limited", 11_000)
     for paused, shown in ((True, ("paused", 0)), (False, ("limited", 11_000))):
         play.runs().pause(0, paused=paused)
         play.commit()
         (view,) = play.views()
-        assert (view.monitors[0].state, view.monitors[0].next_run) == shown
+        assert (view.monitors[0].state, view.monitors[0].until) == shown
     play.more(*at(11_000, 12_000))
     assert (begun(play), limited(play)) == (3, [11_000, 14_000])
     play.more(*at(14_000))
@@ -154,24 +163,27 @@ def test_a_resample_begins_a_run_after_the_maximum_was_lowered_below_the_runs_th
     assert (begun(play), limited(play)) == (4, [14_000])
 
 
-def test_a_raised_limit_does_not_lift_it():
-    play = play_of("1 per 10s", dataset="name: a, limit: 5")
+@pytest.mark.parametrize(("limit", "before"), [(5, State.LIMITED), (1, State.EXHAUSTED)])
+def test_a_raised_limit_begins_one_run_as_a_resample_does(limit, before):
+    """Without it, an exhausted monitor would be limited at once: nobody would see that the raise did anything."""
+    play = play_of("1 per 10s", dataset=f"name: a, limit: {limit}")
     play.more(*at(1000, 2000))
+    assert play.run_state().state is before
     command(play, Action.RAISE_BUDGET, limit="50")
-    play.more(*at(3000))
-    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
-
-
-def test_a_budget_that_pays_for_no_run_is_exhausted_and_not_limited_and_limited_once_it_is_raised():
-    play = play_of("1 per 10s", dataset="name: a, limit: 1")
-    play.more(*at(1000, 2000))
-    assert play.run_state().state is State.EXHAUSTED
-    command(play, Action.RAISE_BUDGET, limit="50")
-    play.more(*at(3000))
-    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
+    play.crash()
+    play.more(*at(3000, 4000))
+    assert (begun(play), play.run_state().state, limited(play)[-1]) == (2, State.LIMITED, 13_000)
     command(play, Action.CLOSE)
     play.more(*at(20_000))
-    assert (begun(play), play.run_state().state) == (1, State.HALTED)
+    assert (begun(play), play.run_state().state) == (2, State.HALTED)
+
+
+def test_a_raised_limit_takes_nothing_from_runs_that_may_begin_anyway():
+    play = play_of("2 per 10s", dataset="name: a, limit: 5")
+    play.more(*at(1000))
+    command(play, Action.RAISE_BUDGET, limit="50")
+    play.more(*at(2000, 3000))
+    assert (begun(play), limited(play)) == (2, [11_000])
 
 
 def test_another_maximum_keeps_open_runs_and_holds_at_once_for_limited_datasets():
@@ -197,7 +209,7 @@ def test_a_monitor_that_joins_lowers_the_default_of_those_on_the_same_datasets()
     change_spec(play.engine, both)
     play.commit()
     (view,) = play.views()
-    assert view.monitors[0].next_run == 11_500
+    assert view.monitors[0].until == 11_500
 
 
 def test_a_run_by_schedule_goes_on_while_no_other_may_begin():
@@ -223,12 +235,12 @@ def test_with_the_default_a_scheduled_run_ends_where_it_did_whatever_the_horizon
 
 
 def test_a_schedule_adds_its_runs_to_the_default():
-    play = play_of("auto", more=", resample_every: 6h")
-    play.more(*[Query(0, 0, time_ms=1 + hour * 3_600_000) for hour in range(49)])
-    assert (begun(play), limited(play)) == (9, [])
+    play = play_of("auto", more=", resample_every: 2h", dataset="name: a, limit: 60")
+    play.more(*[Query(0, 0, time_ms=1 + half * HOUR_MS // 2) for half in range(49)])
+    assert (begun(play), limited(play)) == (13, [])
 
 
-def test_a_query_stamped_far_ahead_delays_its_own_dataset_alone_and_a_resample_ends_that():
+def test_a_query_stamped_far_ahead_delays_nobody():
     """The clock of mutes and periods never falls; the timestamps that count here are those of the queries."""
     play = Play(
         spec_of(f"{ONE_TOP}, max_runs: 1 per 10s", datasets="{names: [a, b], limit: 9, unit: one basket}")
@@ -237,10 +249,7 @@ def test_a_query_stamped_far_ahead_delays_its_own_dataset_alone_and_a_resample_e
     play.more(*at(1000), Query(1, HIGH, "b", time_ms=far), Query(0, HIGH, "a", time_ms=11_000))
     assert begun(play) == 2
     play.more(Query(1, HIGH, "c", time_ms=12_000))
-    assert limited(play) == [far + 10_000]
-    operations.apply(play.engine, Command(id="c", action=Action.RESAMPLE, dataset="b"))
-    play.more(Query(1, HIGH, "d", time_ms=13_000))
-    assert play.run_state(1).run == 2
+    assert (play.run_state(1).run, limited(play)) == (2, [])
 
 
 def test_under_zcdp_a_run_that_waits_for_another_monitor_is_not_limited():
@@ -260,3 +269,42 @@ def test_one_run_takes_two_bytes_more_of_state_and_each_further_one_that_counts_
     play.more(*at(1000, 2000, 3000, 4000), *at(3_601_500))
     assert play.run_state().begins == [2000, 3000, 3_601_500]
     assert len(to_bytes(play.engine.accounts.account(0))) < 400
+
+
+@pytest.mark.parametrize("factor", [1_000, 1_000_000])
+def test_runs_that_began_with_stamps_of_another_unit_limit_nothing(factor):
+    now = 1_790_000_000_000
+    play = play_of("2 per 1h")
+    play.more(*at(now * factor, now * factor + 1, now * factor + 2))
+    assert play.run_state().state is State.LIMITED
+    for number in range(4):  # whoever takes over
+        play.crash()
+        play.more(*at(now + number))
+    assert (begun(play), limited(play)[-1]) == (4, now + HOUR_MS)
+    play.more(*at(now + HOUR_MS))
+    assert begun(play) == 5
+
+
+@pytest.mark.parametrize(("behind", "runs"), [(HOUR_MS, 2), (HOUR_MS + 1, 3)])
+def test_a_begin_counts_up_to_the_window_ahead_of_a_query(behind, runs):
+    """A clock that goes back, or a query that is late, by less than the window changes nothing."""
+    play = play_of("2 per 1h")
+    play.more(*at(2 * DAY_MS, 2 * DAY_MS, 2 * DAY_MS))
+    play.more(*at(2 * DAY_MS - behind))
+    assert begun(play) == runs
+
+
+@pytest.mark.parametrize("stamp", [-1, 0, -(2**63), 2**63 - 1])
+def test_a_run_counts_whatever_the_timestamp_of_its_begin_is(stamp):
+    """Kafka's clients write -1 for no timestamp."""
+    play = play_of("1 per 1h")
+    play.more(*at(stamp, stamp, stamp))
+    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
+
+
+def test_a_clock_before_1970_is_a_clock_as_any_other():
+    """Queries of negative timestamps open no run again and again."""
+    play = play_of("1 per 3h", more=", resample_every: 1h")
+    play.more(*at(5 * HOUR_MS, -15 * HOUR_MS, -15 * HOUR_MS + 1, -13 * HOUR_MS, -11 * HOUR_MS))
+    assert begun(play) == 3
+    assert limited(play) == [-12 * HOUR_MS]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType, ReleasedEvent
-from stream_svt.monitor.snapshot import State
+from stream_svt.monitor.state.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, engine_state, spec_of
 
@@ -69,6 +69,30 @@ def test_a_refused_command_for_several_monitors_changes_none():
     assert not play.run_state().paused
 
 
+def test_a_command_to_several_datasets_is_carried_out_on_each_once_and_refused_by_itself():
+    play = _play(datasets="{names: [a, b, c], limit: 3, unit: one basket}")
+    assert _command(play, "pause", "b").data.reason == "accepted"
+    reply = _command(play, "pause", "", datasets=("c", "b", "nowhere", "c"))
+    assert (reply.data.reason, reply.data.account) == ("accepted", None)
+    assert (reply.data.detail["done"], reply.data.detail["refused"]) == (1, 2)
+    said = reply.data.detail["message"]
+    assert said.startswith("pause carried out on 1 dataset, refused on 2: ")
+    assert "on dataset 'b' is already paused" in said
+    assert "dataset 'nowhere' is not homed at shard 0" in said
+    assert [play.run_state(number).paused for number in range(3)] == [False, True, True]
+    reply = _command(play, "pause", "", datasets=("b", "nowhere"))
+    assert (reply.data.reason, reply.data.detail["refused"]) == ("refused", 2)
+
+
+def test_a_command_to_several_datasets_goes_on_where_a_takeover_found_it():
+    play = _play(datasets="{names: [a, b, c], limit: 3, unit: one basket}")
+    command = Command(id="c1", action=Action.PAUSE, datasets=("c", "a", "b"))
+    begun = CommandProgress(command, after="a", done=1)
+    *_, last = operations.apply_to_many(play.engine, begun)
+    assert (last.after, last.done) == ("c", 3)
+    assert [play.run_state(number).paused for number in range(3)] == [False, True, True]
+
+
 def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_crash():
     play = _play()
     run, spent = play.run_state().run, play.ledger().spent
@@ -94,6 +118,149 @@ def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_c
     assert kinds == [EventType.PAUSED, EventType.RESUMED]
 
 
+def _at(play: Play, *times_ms: int, value: int = 0, dataset: int = 0) -> None:
+    play.more(*[Query(dataset, value, f"s{time}", time_ms=time) for time in times_ms])
+
+
+@pytest.mark.parametrize("form", ["never muted", "retry", "sweep", "limited"])
+def test_a_pause_with_an_end_ends_with_the_first_query_stamped_then_and_survives_a_crash(form):
+    play = Play(spec_of(FORMS[form], datasets="{names: [a, b], limit: 300, unit: one basket}"))
+    _at(play, 1000)
+    run = play.run_state().run
+    said = _command(play, "pause", until=5000)
+    assert said.data.detail["message"] == "pause until 1970-01-01 00:00:05 UTC carried out for m0 on a"
+    (view, _) = play.views()
+    assert (view.monitors[0].state, view.monitors[0].until) == ("paused", 5000)
+    tops = play.run_state().tops
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        _at(play, 2000, 4999, value=10**6)
+        assert play.commits[-1].skipped["m0", "paused"] == 2
+    _at(play, 6000, dataset=1)  # a query of another dataset ends no pause
+    assert play.run_state().paused
+    play.crash()
+    _at(play, 5000, 3000)
+    assert (play.run_state().paused, play.run_state().run, play.run_state().tops) == (False, run, tops)
+    assert sum(commit.tested["m0"] for commit in play.commits[-2:]) >= 1
+    reasons = [e.data.reason for e in play.events if e.type in (EventType.PAUSED, EventType.RESUMED)]
+    assert reasons == ["command", "time"]
+    (paused,) = [e for e in play.events if e.type is EventType.PAUSED]
+    assert paused.data.detail == {"until": 5000}
+    assert_books_balance(play)
+
+
+def test_a_query_that_ends_a_pause_opens_a_run_where_none_is_open_and_a_limit_behind_it_stays():
+    play = _play()
+    _command(play, "pause", now=True, until=5000)
+    _at(play, 4000)
+    assert play.run_state().run == 1
+    _at(play, 5000)
+    assert (play.run_state().run, play.run_state().state) == (2, State.RUNNING)
+    form = "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    form += "expected_queries: 100, mute: none, max_runs: 1 per 10s"
+    play = Play(spec_of(form, datasets="{name: a, limit: 9, unit: one basket}"))
+    _at(play, 1000, 2000, value=90_000)
+    assert play.run_state().state is State.LIMITED
+    _command(play, "pause", until=5000)
+    _at(play, 6000, value=90_000)
+    assert (play.run_state().shown, play.run_state().run) == ("limited", 1)
+    _command(play, "pause", until=15_000)
+    _at(play, 12_000, value=90_000)
+    assert (play.run_state().shown, play.run_state().run) == ("paused", 1)
+    _at(play, 15_000, value=90_000)
+    assert play.run_state().run == 2
+
+
+def test_a_query_stamped_long_before_the_last_run_ends_no_pause():
+    form = "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    form += "expected_queries: 100, mute: none, max_runs: 1 per 10s"
+    for end in (0, 2_000_000):
+        play = Play(spec_of(form, datasets="{name: a, limit: 9, unit: one basket}"))
+        _at(play, 1_000_000, 1_000_001, value=90_000)
+        assert play.run_state().state is State.LIMITED
+        _command(play, "pause", until=end)
+        _at(play, 100_000, value=90_000)
+        assert (play.run_state().shown, play.run_state().run) == ("paused", 1)
+
+
+@pytest.mark.parametrize("form", ["plain", "never muted", "muted for the run", "few mutes", "retry", "sweep"])
+@pytest.mark.parametrize(("end", "shown"), [({"until": 5000}, 5000), ({"until_word": "run"}, "run")])
+def test_a_muted_series_is_skipped_until_the_end_and_others_are_tested(form, end, shown):
+    play = Play(spec_of(FORMS[form], datasets="{names: [a, b], limit: 300, unit: one basket}"))
+    _at(play, 1000)
+    _at(play, 1000, dataset=1)
+    before = play.ledger().spent
+    reply = _command(play, "mute", series="tea", **end)
+    assert (reply.data.reason, play.ledger().spent) == ("accepted", before)
+    (muted,) = [e for e in play.events if e.type is EventType.MUTED]
+    assert (muted.data.detail, muted.data.account.charge) == ({"series": "tea", "muted_until": shown}, 0)
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        play.more(Query(0, 10**6, "tea", time_ms=2000), Query(1, 0, "tea", time_ms=2000))
+        assert play.commits[-1].skipped["m0", "muted"] == 1
+    assert [alert for alert in play.alerts() if alert.series == "tea"] == []
+    (view, _) = play.views()
+    assert view.monitors[0].muted == 1
+    if shown == "run":
+        _command(play, "resample")
+    play.more(Query(0, 10**6, "tea", time_ms=5000))
+    assert play.run_state().tops == 1 or form == "sweep"
+    assert_books_balance(play)
+
+
+def test_an_operator_unmutes_what_an_alert_or_an_operator_muted():
+    play = Play(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 300, unit: one basket}"))
+    high = [Query(0, 10**6, "tea", time_ms=time) for time in (1000, 2000, 3000)]
+    play.more(high[0], high[1])
+    assert play.run_state().tops == 1
+    _command(play, "unmute", series="tea")
+    play.crash()
+    play.more(high[2])
+    assert play.run_state().tops == 2
+    assert "has not muted series 'milk'" in _command(play, "unmute", series="milk").data.detail["message"]
+    _command(play, "mute", series="milk", until=4000)
+    assert _command(play, "unmute", series="milk").data.reason == "accepted"
+    play.more(Query(0, 10**6, "milk", time_ms=3500))
+    assert play.run_state().tops == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "says"),
+    [
+        ("mute", {"series": "tea"}, "names no end"),
+        ("mute", {"until": 5000}, "names no series"),
+        ("unmute", {}, "names no series"),
+    ],
+)
+def test_a_mute_without_a_series_or_an_end_is_refused(action, fields, says):
+    play = _play()
+    assert says in _command(play, action, **fields).data.detail["message"]
+
+
+def test_a_mute_of_all_datasets_and_of_one_monitor():
+    play = _play(FORMS["plain"], FORMS["plain"])
+    operations.apply(
+        play.engine, Command(id="c", action=Action.MUTE, monitor="m1", series="tea", until_word="period")
+    )
+    play.commit()
+    muted = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.MUTED]
+    assert muted == [("a", "m1"), ("b", "m1")]
+
+
+def test_another_end_of_a_pause_replaces_the_one_before_and_the_same_is_refused():
+    play = _play()
+    _command(play, "pause")
+    assert _command(play, "pause", until=5000).data.reason == "accepted"
+    assert "already paused" in _command(play, "pause", until=5000).data.detail["message"]
+    assert _command(play, "pause").data.reason == "accepted"
+    _at(play, 9000)
+    assert play.run_state().paused
+    assert _command(play, "resume").data.reason == "accepted"
+    assert (play.run_state().paused, play.run_state().paused_until) == (False, 0)
+
+
 def test_a_pause_that_acts_now_closes_the_run_at_its_full_price():
     play = _play()
     owed = play.ledger().spent + play.ledger().reserved
@@ -116,7 +283,7 @@ def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
     assert (play.ledger().spent, play.ledger().reserved) == (spent, 0)
     assert play.run_state().state is State.HALTED
     _more(play, 10**6, 10**6)
-    assert play.commits[-1].skipped == {("m0", "halted"): 2}
+    assert play.commits[-1].skipped == {("m0", "stopped"): 2}
     play.crash()
     _more(play, 10**6)
     assert play.run_state().tops == 0
@@ -162,6 +329,47 @@ def test_an_exhausted_monitor_is_announced_once_counts_skips_and_runs_again_afte
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 2
     assert sum(e.type is EventType.BUDGET_RAISED for e in play.events) == 1
     assert_books_balance(play)
+
+
+def _says(play, limit: str) -> str:
+    return str(_command(play, "raise-budget", limit=limit).data.detail["message"])
+
+
+def test_the_reply_to_a_raise_says_what_still_keeps_each_monitor_from_testing():
+    play = _play()
+    assert _says(play, "3.1").endswith("; m0 has a run open")
+    _command(play, "pause")
+    assert _says(play, "3.2").endswith(
+        "; m0 is paused ('control resume' ends that), after which it has a run open"
+    )
+    _command(play, "close")
+    stopped = "is stopped: 'control resample' begins a run"
+    assert _says(play, "3.25").endswith(
+        f"; m0 is paused ('control resume' ends that), after which it {stopped}"
+    )
+    _command(play, "resume")
+    assert _says(play, "3.3").endswith(f"; m0 {stopped}")
+    _command(play, "resample")
+    _more(play, *[10**6] * 20)
+    assert play.run_state().state is State.EXHAUSTED
+    left = play.ledger().limit - play.ledger().spent
+    few, enough = (f"{play.ledger().limit / 10**9 + more:.9f}" for more in (0.001, 2))
+    said = _says(play, few)
+    assert "; m0 is exhausted: its shortest run costs epsilon " in said
+    assert said.endswith(f", and epsilon {left / 10**9 + 0.001:.9g} is left")
+    assert _says(play, enough).endswith("; m0 begins a run with its next query")
+    _more(play, 10**6)
+    assert play.run_state().state is State.RUNNING
+
+
+def test_the_reply_to_a_raise_in_rho_says_that_a_monitor_waits_for_the_run_of_another():
+    monitor = (
+        "topic: t, epsilon: 1, cutoff: 9, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9"
+    )
+    play = Play(spec_of(monitor, monitor, datasets="{name: a, limit: {rho: 1}, unit: one basket}"))
+    play.more(Query(0, 0))
+    said = _says(play, "2")
+    assert said.endswith("; m0 has a run open; m1 begins a run once that of another monitor has ended")
 
 
 def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():

@@ -102,7 +102,7 @@ def test_a_record_is_refused_for_the_first_monitor_that_it_is_for():
         f"{FORMS['plain']}, datasets: [other]",
         FORMS["plain"],
         FORMS["adaptive"],
-        datasets=(f"{_WEEKS}\n  - {{name: other, limit: 2, unit: u}}"),
+        datasets=(f"{_WEEKS}\n  - {{name: other, limit: 3, unit: u}}"),
     )
     play = Play(spec)
     play.play(TOPIC, [Query(0, 0, time_ms=1), Query(0, 0, time_ms=1, monitor="m2"), Query(4, 0, time_ms=1)])

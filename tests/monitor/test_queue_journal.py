@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor import queue_journal
-from stream_svt.monitor.queue_journal import Queue, QueueJournal, record_key
-from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import Waiting
-from stream_svt.monitor.sweep import OpenSets
+from stream_svt.monitor.state import queue_journal
+from stream_svt.monitor.state.queue_journal import Queue, QueueJournal, record_key
+from stream_svt.monitor.state.snapshot import Waiting
 from stream_svt.monitor.takeover import KINDS
+from stream_svt.monitor.testing.retry import RetryQueue
+from stream_svt.monitor.testing.sweep import OpenSets
 from tests.support.monitor_forms import make_small
 
 

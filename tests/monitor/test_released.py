@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections import defaultdict
+from datetime import UTC, timedelta
 from fractions import Fraction
 
 import msgspec
@@ -14,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import (
     CHARGES_KEPT,
+    UNKNOWN,
     Alert,
     Budget,
     EventType,
@@ -25,9 +26,14 @@ from stream_svt.monitor.released import (
     ReleasedStatus,
     decode,
     encode,
+    event_in,
+    received,
 )
+from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import to_float
+from tests.support import alerts
+from tests.support.alerts import encoded
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, mutes_of, spec_of, stream
 from tests.support.released import account_of, alert, lifecycle
@@ -41,8 +47,9 @@ def play() -> Play:
     limit = "{names: [a, b, c], limit: 7, unit: one basket}"
     spec = spec_of(FORMS["plain"], FORMS["sweep"], FORMS["retry"], FORMS["limited"], datasets=limit)
     played = interrupted(spec, stream(3, 700), random.Random(4).randrange)
-    for action in ("pause", "resume", "close", "resample", "raise-budget"):
-        operations.apply(played.engine, Command(id=action, action=Action(action), dataset="a", limit="8"))
+    for action in ("pause", "resume", "close", "resample", "raise-budget", "mute", "unmute"):
+        named = {"limit": "8", "series": "tea", "until_word": "period"}
+        operations.apply(played.engine, Command(id=action, action=Action(action), dataset="a", **named))
         played.commit()
     change_spec(played.engine, spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.accept_loss(TOPIC, 900)
@@ -90,16 +97,71 @@ def test_an_event_is_a_cloud_event_and_decodes_to_what_was_encoded(play):
         known = {"specversion": "1.0", "source": "/stream-svt/app", "datacontenttype": "application/json"}
         known |= {"id": event.id, "type": event.type.value, "subject": event.subject, "time": _TIME}
         assert content == content | known
-        envelope, data = decode(record)
-        assert (envelope.id, envelope.sequence, envelope.shard) == (event.id, event.sequence, 0)
-        assert data == event.data
-        assert type(data) is type(event.data)
+        found = decode(record)
+        assert (found.id, found.sequence, found.shard) == (event.id, event.sequence, 0)
+        assert found.data == event.data
+        assert type(found.data) is type(event.data)
 
 
-def test_a_record_that_is_not_an_event_does_not_decode():
-    for record in (b"", b"{}", b'{"specversion": "1.0"}', b"\xff", b"[]"):
-        with pytest.raises(msgspec.DecodeError):
-            decode(record)
+def changed(**fields: object) -> bytes:
+    document = msgspec.json.decode(encoded(1, alerts.alert()))
+    return msgspec.json.encode({**document, **fields})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"not json",
+        b"{}",
+        b'{"specversion": "1.0"}',
+        b"[]",
+        b"\xff\xfe",
+        b'{"id":"\xff"}',
+        encoded(1, alerts.alert())[:-1] + b',"more":"\xff"}',
+        b"[" * 60_000,
+        b'{"data":' + b"[" * 60_000,
+        b'{"other":' + b'{"a":' * 60_000,
+        changed(time="yesterday"),
+        changed(time="2026-01-05T10:00:00"),
+        changed(time="0001-01-01T00:00:00+14:00"),
+        changed(time="9999-12-31T23:59:59-01:00"),
+        changed(time="9999-12-31T23:59:59.999999+00:00"),
+        changed(source="/somebody-else/x"),
+        changed(data={"dataset": "shop"}),
+        changed(id=7),
+        *(changed(sequence=number) for number in (-1, 0, 1 << 63, (1 << 64) - 1)),
+    ],
+)
+def test_a_record_that_is_not_an_event_does_not_decode(record: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(record)
+    assert received(record) is event_in(record) is None
+
+
+@pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9998-12-31T23:59:59.999999-00:00"])
+def test_the_times_of_events_can_be_shown_in_every_time_zone(time: str) -> None:
+    assert (decode(changed(time=time)).time + timedelta(hours=14)).astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [({"new": [1]}, UNKNOWN), (alerts.lifecycle("x"), alerts.lifecycle("x"))],
+    ids=["another form", "the usual form"],
+)
+def test_an_event_of_a_newer_service_is_received_and_counts_only_in_the_usual_form(content, data) -> None:
+    """Who adds charges up must not take an event for one without a charge."""
+    record = changed(type="io.stream-svt.later.v1", data=content)
+    assert received(record, 2, 41) == msgspec.structs.replace(decode(record), partition=2, offset=41)
+    assert decode(record).data == data
+    assert (event_in(record) is None) is (data is UNKNOWN)
+
+
+def test_a_record_does_not_choose_its_position() -> None:
+    assert (decode(changed(partition=7, offset=9)).partition, decode(changed(offset=9), 1, 2).offset) == (
+        -1,
+        2,
+    )
 
 
 def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
@@ -236,9 +298,8 @@ def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps
     for step in steps:
         do(play, step)
         for event in play.events[read:]:
-            status.take(
-                *decode(encode(event, application="a", shard=0, time="2026-01-01T00:00:00Z", origin="1-a"))
-            )
+            record = encode(event, application="a", shard=0, time="2026-01-01T00:00:00Z", origin="1-a")
+            status.take(decode(record))
         read = len(play.events)
         agrees(status, play)
 
@@ -255,7 +316,7 @@ def status() -> ReleasedStatus:
 
 def take(status: ReleasedStatus, *records: bytes) -> None:
     for record in records:
-        status.take(*decode(record))
+        status.take(decode(record))
 
 
 def test_a_dataset_without_events_has_its_declared_budget_and_idle_monitors(status: ReleasedStatus) -> None:
@@ -283,7 +344,7 @@ def test_events_about_undeclared_datasets_and_monitors_are_ignored(status: Relea
 
 
 def test_an_event_of_an_unknown_type_updates_the_account_and_no_state(status: ReleasedStatus) -> None:
-    envelope, data = decode(lifecycle(EventType.RUN_STARTED, WEEK, account=account_of(0.7)))
-    status.take(msgspec.structs.replace(envelope, type="io.stream-svt.something.new.v1"), data)
+    event = decode(lifecycle(EventType.RUN_STARTED, WEEK, account=account_of(0.7)))
+    status.take(msgspec.structs.replace(event, type="io.stream-svt.something.new.v1"))
     assert status.budgets[WEEK].spent == 0.7
     assert status.of_dataset(WEEK)["hot"].shown == "idle"

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_svt.monitor import batch, query_tester
+from stream_svt.columns import query_batch
+from stream_svt.columns.strings import TextCodes, TextList, TextParts
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.texts import TextCodes, TextList, TextParts
+from stream_svt.monitor.testing import query_tester
 from tests.support.engine_play import Play, batch_of
 from tests.support.monitor_forms import (
     FORMS,
@@ -39,7 +40,7 @@ def test_any_batching_and_any_crashes_release_the_same(form, monkeypatch):
         rng = random.Random(seed)
         # How many rows a top is compared with at once, and how, decides nothing.
         monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", (1, 40, 1 << 12)[seed % 3])
-        monkeypatch.setattr(batch, "_FEW", (8, 1)[seed % 2])
+        monkeypatch.setattr(query_batch, "_FEW", (8, 1)[seed % 2])
         play = interrupted(spec, queries, rng.randrange)
         assert_same(play, expected)
 
@@ -105,8 +106,8 @@ def coded(texts):
 
 
 def test_monitors_that_pack_a_record_together_report_what_each_does_by_itself(monkeypatch):
-    monkeypatch.setattr(batch, "_MANY", 4)
-    queries, packing, plays = stream(23, 1400), batch.QueryBatch.packing, []
+    monkeypatch.setattr(query_batch, "_MANY", 4)
+    queries, packing, plays = stream(23, 1400), query_batch.QueryBatch.packing, []
     packed, batches = [], []
     spec = spec_of(FORMS["plain"], FORMS["adaptive"], FORMS["fine"], FORMS["plain"] + ", datasets: [b]")
 
@@ -116,7 +117,7 @@ def test_monitors_that_pack_a_record_together_report_what_each_does_by_itself(mo
         return packed[-1]
 
     for packs in (pack, lambda *_: None):
-        monkeypatch.setattr(batch.QueryBatch, "packing", packs)
+        monkeypatch.setattr(query_batch.QueryBatch, "packing", packs)
         play = Columnar(spec)
         for records in range(10, 260, 10):
             play.feed(TOPIC, queries, records)
@@ -146,8 +147,8 @@ def test_rows_of_records_replay_the_same(form, monkeypatch):
     for seed in range(6):
         rng, play = random.Random(seed), Columnar(spec)
         # The parts of a batch that are tested at once decide nothing.
-        monkeypatch.setattr(batch, "_ROWS_AT_ONCE", rng.choice([1, 5, 1 << 14]))
-        monkeypatch.setattr(batch, "_MANY", rng.choice([1, 4, 256]))
+        monkeypatch.setattr(query_batch, "_ROWS_AT_ONCE", rng.choice([1, 5, 1 << 14]))
+        monkeypatch.setattr(query_batch, "_MANY", rng.choice([1, 4, 256]))
         monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", rng.choice([1, 3, 1 << 12]))
         play.coded = seed % 2 == 1
         while (at := play.engine.next_offset(TOPIC)) < records:

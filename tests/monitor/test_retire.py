@@ -9,10 +9,10 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations, takeover
-from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import State, from_bytes
+from stream_svt.monitor.state.accounts import DatasetAccount
+from stream_svt.monitor.state.snapshot import State, from_bytes
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
@@ -125,7 +125,7 @@ def test_an_application_is_closed_with_the_balances_of_retired_datasets_too() ->
     play = _played()
     play.retire(_spec("a, c"))
     close = Command(id="close", number=1, action=Action.CLOSE_APPLICATION, successor="next")
-    *_, last = operations.apply_to_all(play.engine, CommandProgress(close))
+    *_, last = operations.apply_to_many(play.engine, CommandProgress(close))
     events = play.commit().events
     assert [event.data.dataset for event in events if event.type is EventType.BALANCE] == ["a", "b", "c"]
     assert last.done == 3

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from stream_svt.monitor import mutes as mutes_module
-from stream_svt.monitor import texts as texts_module
-from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MutedEntries, MuteIndex, Mutes, clock_of
-from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.shard_datasets import NEVER
-from stream_svt.monitor.texts import TextCodes, TextList, TextParts, Texts, TextSlices
+from stream_svt.columns import strings as texts_module
+from stream_svt.columns.strings import TextCodes, TextList, TextParts, Texts, TextSlices
+from stream_svt.monitor.state import mutes as mutes_module
+from stream_svt.monitor.state.mutes import UNTIL_RUN_ENDS, MutedEntries, MuteIndex, Mutes, clock_of
+from stream_svt.monitor.state.queue_journal import QueueJournal
+from stream_svt.monitor.state.shard_datasets import NEVER
 
 DATASETS = 4
 

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import takeover as module
-from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.state.snapshot import VERSION
 from stream_svt.monitor.takeover import load_in_slices
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, another_release

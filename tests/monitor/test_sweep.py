@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.sweep import SweepAppend
+from stream_svt.monitor.testing.sweep import SweepAppend
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
 
@@ -177,7 +177,7 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
 
 def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkeypatch):
     """Rows of 64 sets in turn: each set is one block, and the batch is put on the grid once."""
-    from stream_svt.monitor.batch import Grid
+    from stream_svt.columns.query_batch import Grid
 
     calls = []
     values = Grid.values

@@ -14,7 +14,7 @@ import pytest
 
 import stream_svt
 from stream_svt.mechanisms.sampler import Sampler
-from stream_svt.monitor import query_tester
+from stream_svt.monitor.testing import query_tester
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import TOPIC, spec_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.mechanisms.noise import tail
 from stream_svt.planning import PaidRuns, explain, reported_margin
-from stream_svt.planning.budget import LEAST_PAYMENTS, SURE, exhaustion
+from stream_svt.planning.budget import LEAST_PAYMENTS, SURE, exhaustion, least_end
 from stream_svt.settings.datasets import DatasetSpec
 from tests.support.monitor_forms import spec_of
 
@@ -36,6 +36,24 @@ STREAM = ", expected_queries: 1000000"
 def test_runs_and_alerts_are_what_the_limit_divides_into(monitor, limit, runs, last):
     application = spec(monitor, limit)
     assert PaidRuns.left(application.monitors[0], application.datasets[0]) == PaidRuns(runs, last)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "left", "reserved", "begin", "least"),
+    [
+        (", max_runs: 1 per 1h", 4.0, 0.0, 0.0, 1000 + 3 * 3600),  # four runs, the first at once
+        (", max_runs: 2 per 1h", 4.0, 0.0, 0.0, 1000 + 3600),
+        (", max_runs: 2 per 1h", 4.0, 0.0, 1600.0, 1600 + 3600),  # limited until then
+        (", max_runs: 1 per 1h", 4.0, 1.0, 0.0, 1000 + 2 * 3600),  # a run is open
+        (", max_runs: 1 per 1h", 1.0, 0.0, 0.0, 0),
+        (", max_runs: 1 per 1h", 0.5, 0.0, 1600.0, 0),
+        (", max_runs: off", 4.0, 0.0, 0.0, 0),
+    ],
+)
+def test_no_budget_ends_before_max_runs_lets_its_runs_begin(monitor, left, reserved, begin, least):
+    application = spec(STREAM + monitor)
+    found = least_end({application.monitors[0]: begin}, application.datasets[0].terms, left, reserved, 1000.0)
+    assert found == pytest.approx(least)
 
 
 @pytest.mark.parametrize("form", ["svt", "adaptive"])
@@ -151,6 +169,27 @@ def test_datasets_alike_are_described_once_and_sharing_is_mentioned():
     assert sum(line.startswith("Monitor") for line in text) == 2
     assert any("each of 3 datasets (a, ..)" in line for line in text)
     assert any("Shares   the budget with m1" in line for line in text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "together", "alone"),
+    [
+        ("2", "1 whole run: 10 alerts", "2 whole runs"),
+        ("5", "2 whole runs: 20 alerts", "5 whole runs"),
+        ("{rho: 3}", "3 whole runs: 30 alerts", "7 whole runs"),
+    ],
+)
+def test_the_runs_promised_to_the_monitors_of_a_dataset_can_all_be_paid(limit, together, alone):
+    text = explain(
+        spec_of(HOT + STREAM, HOT + STREAM, datasets=f"{{name: a, limit: {limit}, unit: one basket}}")
+    )
+    lasts = [line for line in text if line.startswith("  Lasts")]
+    assert len(lasts) == 2
+    for line in lasts:
+        assert (
+            f"for {together}, if the other monitor begins as many runs (up to {alone} if it begins none)"
+            in line
+        )
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,11 @@ DROPPED = "waiting queries are dropped: their values are on the old grid"
     ("old", "new", "effects"),
     [
         ("threshold: 500", "threshold: 600", ["threshold: 500 -> 600"]),
-        ("epsilon: 1", "epsilon: 2", ["epsilon: 1 -> 2", RUNS_END]),
+        (
+            "epsilon: 1",
+            "epsilon: 2",
+            ["epsilon: 1 -> 2", RUNS_END, "max_runs: auto: 2 per 6h -> 1 per 6h on 2 datasets (a, b)"],
+        ),
         (
             "topic: counts",
             "topic: counts, record: {value: n}",
@@ -113,14 +117,6 @@ def test_what_cannot_change_is_refused(changed: dict[str, str], field: str) -> N
     assert [problem.field for problem in difference(spec(before), spec(after), 4).refused] == [field]
 
 
-def test_a_rise_of_one_monitor_alone_is_refused() -> None:
-    cold = HOT.replace("name: hot", "name: cold")
-    risen = spec(HOT.replace("sensitivity: 1", "sensitivity: 2"), cold)
-    assert [one.field for one in difference(spec(HOT, cold), risen, 4).refused] == [
-        "monitors.cold.sensitivity"
-    ]
-
-
 def test_datasets_and_monitors_are_added_and_removed() -> None:
     names = ", ".join(f"d{number}" for number in range(3_000))
     cold = HOT.replace("name: hot", "name: cold").replace("topic: counts", "topic: others")
@@ -145,6 +141,14 @@ def test_a_changed_declaration_of_a_dataset_is_refused(changed: str, why: str) -
     found = difference(spec(), spec(datasets=f"{{names: [a, b], {changed}}}"), 4)
     assert [problem.field.removesuffix(".limit") for problem in found.refused] == ["datasets.a", "datasets.b"]
     assert all(why in problem.message for problem in found.refused)
+
+
+def test_the_command_that_raises_a_limit_is_one_for_a_shell() -> None:
+    old, new = (
+        spec(datasets=f'{{names: ["it\'s;$(id)"], limit: {limit}, unit: one basket}}') for limit in (4, 5)
+    )
+    [problem] = difference(old, new, 4).refused
+    assert "raise-budget -c FILE 'it'\"'\"'s;$(id)' --limit 5" in problem.message
 
 
 def test_a_limit_that_an_operator_raised_may_be_written_down() -> None:

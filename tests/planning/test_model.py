@@ -11,23 +11,15 @@ import pytest
 
 from benchmarks.planner import Noises
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms import (
-    Annealed,
-    Exposure,
-    Noise,
-    adaptive,
-    estimates,
-    noise,
-    sparse_vector,
-)
+from stream_svt.mechanisms import Annealed, Exposure, Noise, adaptive, estimates, noise, sparse_vector
 from stream_svt.mechanisms.noise import Law
 from stream_svt.planning import Belief, Drift, Workload, forecast, from_percentiles
 from stream_svt.planning.model import (
     THRESHOLDS,
-    course,
     report_chances,
     thinned,
     threshold_quantiles,
+    trajectory,
     weibull,
 )
 from tests.support.monitor_forms import spec_of
@@ -175,7 +167,7 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
 
 def test_the_course_ends_at_the_forecast_and_never_goes_back():
     mechanism, load = stream_mechanism(tolerated=100), workload(700, 600, positives=0.004)
-    plan, run = forecast(mechanism, load), course(mechanism, load)
+    plan, run = forecast(mechanism, load), trajectory(mechanism, load)
     assert run.true_alerts[:, -1].mean() == plan.true_alerts
     assert (np.diff(run.true_alerts, axis=1) >= 0).all()
     assert (np.diff(run.over, axis=1) >= -1e-12).all()

@@ -55,6 +55,11 @@ def test_only_series_that_rise_get_a_queue_and_it_outlives_the_rise():
     assert best.forecast.recall > 0.5
 
 
+def test_a_recommendation_shows_its_best_candidate_and_no_array():
+    assert re.fullmatch(r"Recommendation\(best=Candidate\(settings=.*\), tried=\d+\)", repr(static()))
+    assert len(repr(static())) < 1000
+
+
 def test_a_bound_on_waste_is_promised_for_exponential_threshold_noise_only():
     """Laplace threshold noise may put the noisy threshold below the threshold."""
     assert any(text.startswith("At most") for text in warnings(static()))

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.service.codec import QueryDecoder
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.log import Effect, Entry, Txn

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.protocol.rollback import Seen, contradiction
+from stream_svt.protocol.history.rollback import AlertScan, contradiction
 from stream_svt.protocol.state_records import Meta
 from tests.simulation.log import Entry
 from tests.support.alerts import encoded, lifecycle
@@ -46,7 +46,7 @@ def found(
     waiting = range(meta.published + 1, meta.last_event + 1)
     if committed is None:
         committed = [one for one in events if one[0] not in waiting]
-    seen, later = Seen(meta, waiting), Seen(meta, waiting)
+    seen, later = AlertScan(meta, waiting), AlertScan(meta, waiting)
     for each, records in ((seen, events), (later, committed)):
         for number, origin in records:
             each.take(Entry("alerts", 0, 0, None, event(number, origin)))
@@ -127,7 +127,7 @@ def test_what_it_does_not_explain_is_found(meta: Meta, events: Any, more: dict[s
 
 
 def test_what_is_no_event_is_passed_over() -> None:
-    seen = Seen(KNOWN, {4, 5})
+    seen = AlertScan(KNOWN, {4, 5})
     for value in (None, b"", b"{}", b"\xff", event(0, OTHER), event(1 << 63, OTHER)):
         seen.take(Entry("alerts", 0, 0, None, value))
     assert (seen.foreign, seen.waiting, seen.last) == (0, 0, False)

@@ -8,22 +8,26 @@ from typing import Any
 
 import pytest
 
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.errors import ConfigError, ConfigurationBehind, RecordsUnreadable, TimestampAhead
 from stream_svt.kafka.clients import Fenced
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import Bounds
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.accounts import Bounds
 from stream_svt.monitor.takeover import load
 from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.records import Records
 from stream_svt.protocol.shard_states import Cause, ShardStatus
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets
+from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.log import finish, lived
-from tests.simulation.model import COMMON, PLAIN, Feed, Model, _rest, declared, has
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, Patient, _rest, declared, has
 from tests.simulation.script import Script
 from tests.simulation.world import ModelWorkload, Process, World
 
@@ -34,7 +38,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.serve()
     account = model.journal()
     records = finish(account.open())
-    workload = AppliedWorkload(model.spec, Homes(1, "murmur2"))
+    workload = AppliedWorkload(model.spec, Partitioning(1, "murmur2"))
     assert list(workload.gather(0, RetiredDatasets()))
     engine = workload.engine(0, account.meta.noise_key)
     load(engine, records, account.meta.progress)
@@ -125,6 +129,29 @@ def test_an_alert_of_few_queries_is_committed_in_the_turn_in_which_they_were_tes
     assert any(rested) is rests
 
 
+def test_other_shards_get_a_turn_between_the_batches_of_what_was_fetched() -> None:
+    class OneByOne(QueryDecoder):
+        def decode(self, records: Records) -> QueryBatch:
+            return super().decode(records[:1])
+
+    model, turns = Model(declared(HOT)), list[str]()
+    model.send(9, "low", value=0)
+
+    async def rest(seconds: float) -> None:
+        turns.append("rest")
+        await _rest(seconds)
+
+    def watch(engine: Engine) -> None:
+        step = engine.step
+        engine.step = lambda batch: turns.append("step") or step(batch)  # type: ignore[func-returns-value, method-assign]
+
+    workload = ModelWorkload(model.spec, decoder=OneByOne, watch=watch)
+    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=rest)
+    finish(lived(model.session(interval="60s", workload=workload, clock=clock)))
+    assert turns.count("step") == 10  # the first one opens the run
+    assert ["step", "step"] not in [turns[at : at + 2] for at in range(len(turns))]
+
+
 @pytest.mark.parametrize(
     ("where", "sliced"),
     [(session_module, "load_in_slices"), (session_module, "change_spec_in_slices")],
@@ -163,7 +190,9 @@ def test_a_takeover_that_commits_between_the_runs_it_closes_shows_every_dataset(
     model.serve()
     model.spec, model.version = declared(PLAIN, names="d0, d1"), (1, "digest")
     session = model.session()
-    session.workload = ModelWorkload(model.spec, Homes(1, "murmur2"), model.version, bounds=Bounds(records=1))
+    session.workload = ModelWorkload(
+        model.spec, Partitioning(1, "murmur2"), model.version, bounds=Bounds(records=1)
+    )
     finish(session.open())
     assert [view.spent > 0 for view in session.status.views.values()] == [True, True]
 
@@ -288,6 +317,18 @@ def test_a_monitor_on_a_new_topic_begins_where_it_is_told(start_at: str, seen: i
     model.serve(2)
     assert len(model.told(EventType.ALERT, "other")) == seen
     assert [entry.key for entry in model.broker.read("rejects")] == [b"u/5"] * (start_at == "earliest")
+
+
+def test_a_topic_that_no_monitor_reads_before_the_replay_ends_shows_no_query() -> None:
+    model = Model(declared(HOT))
+    model.send(30, "low", value=0)
+    model.dies_at(lambda content: bool(content.tested))
+    model.spec = declared(HOT, ELSEWHERE)
+    session = model.session()
+    feed: Any = session.feed
+    feed.rounds, feed.most = 2, 5
+    finish(lived(session))
+    assert session.status.read_ms == {"t": [*model.broker.read("t")][9].timestamp, "u": 0}
 
 
 @pytest.mark.parametrize("removed", [ELSEWHERE, OTHER])
@@ -440,16 +481,6 @@ def test_a_state_that_just_began_adopts_no_older_version_and_no_other_of_its_num
 # Lost queries wait to be accepted
 
 
-class Patient(Feed):
-    """Ends a wait after some rounds in which nothing came."""
-
-    async def fetch(self, topics, max_wait, max_records=None):
-        found = await super().fetch(topics, max_wait, max_records)
-        if not found and self._rounds > 3:
-            raise Stopped
-        return found
-
-
 def lost() -> Model:
     model = Model(declared(HOT, ELSEWHERE))
     for topic in "tu":
@@ -579,6 +610,29 @@ def test_what_is_a_little_ahead_is_tested_and_anything_where_no_duration_is_meas
     stamped_ahead(model, seconds, "early")
     model.serve(2)
     assert alerts(model) == [0]
+
+
+PERIODS = "  - {generate: 'd{date}', from: 2026-09-21, limit: 5, unit: one basket}\n"
+
+
+@pytest.mark.parametrize("more", ["", PERIODS])
+def test_a_stamp_far_ahead_of_before_durations_count_ends_no_mute_and_no_period(more: str) -> None:
+    """As in nanoseconds, on a topic whose monitors have no durations yet."""
+    first = "application: app\ndatasets:\n  - {name: d0, limit: 5, unit: one basket}\n"
+    model = Model(load_spec(f"{first}monitors:\n  - {HOT}\n"))
+    stamped_ahead(model, 10**15, "early", "d0")
+    model.serve(2)
+    model.spec = load_spec(f"{first}{more}monitors:\n  - {MUTED if not more else HOT}\n")
+    model.version = (1, "later")
+    model.serve()
+    dataset = "d2026-09-21" if more else "d0"
+    model.send(1, "a", dataset=dataset, series="a")
+    model.send(1, "b", dataset=dataset, series="a")
+    model.serve()
+    model.now += 3_600 + 601
+    model.send(1, "c", dataset=dataset, series="a")
+    model.serve(2)
+    assert alerts(model) == ([0, 1, 2, 3] if more else [0, 1, 3])
 
 
 def test_a_period_ends_for_no_query_stamped_behind_its_end() -> None:

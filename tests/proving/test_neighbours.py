@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,35 +12,36 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.strings import TextCodes
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.grid import PARTS
 from stream_svt.mechanisms.sampler import Blocks, Packing
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
-from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.released import Alert
-from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.runs import Plan, Runs
-from stream_svt.monitor.snapshot import Waiting
-from stream_svt.monitor.texts import TextCodes
+from stream_svt.monitor.state.runs import Plan, Runs
+from stream_svt.monitor.state.snapshot import Waiting
+from stream_svt.monitor.testing.query_tester import QueryTester
+from stream_svt.monitor.testing.retry import RetryAppend
 from stream_svt.proving import Summary, neighbours, prove, streams
 from stream_svt.proving.neighbours import check_case
 from stream_svt.proving.streams import ACTIONS, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.monitors import MonitorSpec
+from tests.support.cases import MAX_CASES, sources
 from tests.support.monitor_forms import FORMS, spec_of
 
 CONFIGURATIONS = 20
 CASES = 2
-MAX_CASES = 150
-"""Number of cases within which a mutant must be detected."""
 
 
 def any_grid(rng: random.Random) -> str:
-    """A random topic and grid: monitors that share both test long records together."""
+    """A random topic, grid and declaration: monitors that share them test long records together."""
     topic, bounds = rng.choice(["t", "t", "u"]), rng.choice(["[0, 100000]", "[-50, 700]"])
-    return f"topic: {topic}, bounds: {bounds}, granularity: {rng.choice(['1', '1/4', '0.01', '5/2'])}"
+    declared = f"sensitivity: {rng.choice(['1', '2', '5/2'])}, monotonic: {rng.choice(['true', 'false'])}"
+    return f"topic: {topic}, bounds: {bounds}, granularity: {rng.choice(['1', '1/4', '0.01', '5/2'])}, {declared}"
 
 
 def any_monitor(rng: random.Random, name: str, grid: str) -> str:
@@ -60,8 +61,7 @@ def any_monitor(rng: random.Random, name: str, grid: str) -> str:
     sets = "sweep" in append
     return (
         f"name: {name}, {grid}, epsilon: {one_of('1', '0.3', '2.5')}, "
-        f"cutoff: {one_of('1', '3', '6')}, sensitivity: {one_of('1', '2', '5/2')}, "
-        f"monotonic: {one_of('true', 'false')}, threshold: {one_of('500', '0', '20.5')}"
+        f"cutoff: {one_of('1', '3', '6')}, threshold: {one_of('500', '0', '20.5')}"
         + one_of("", ", mechanism: adaptive", ", mechanism: ladder")
         + one_of("", "", ", query_noise: laplace", ", threshold_noise: laplace")
         + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
@@ -102,10 +102,6 @@ def in_periods(spec: ApplicationSpec, rng: random.Random) -> ApplicationSpec:
 def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
     """Specifications that may be applied one after another."""
     later = []
-    declared = {(one.topic, one.sensitivity, one.monotonic) for one in spec.monitors}
-    may_declare = len(declared) == len(
-        {one.topic for one in spec.monitors}
-    )  # then all of a topic declare the same
     for _ in range(rng.randrange(3)):
         updates = [
             {"threshold": Fraction(rng.randrange(600))},
@@ -115,7 +111,7 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
             {"monotonic": False},
             {"sensitivity": Fraction(5)},  # no less than any monitor has
         ]
-        update = rng.choice(updates if may_declare else updates[:4])
+        update = rng.choice(updates)
         spec = replace(spec, monitors=tuple(one.model_copy(update=update) for one in spec.monitors))
         later.append(spec)
     return later
@@ -123,15 +119,12 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
 
 TOGETHER = [
     ("plain", "adaptive"),
-    ("retry", "general"),
+    ("retry, general", "general"),
     ("sweep", "few short mutes"),
     ("resampled", "ladder", "never muted"),
 ]
 """Monitors of one grid and topic."""
-
-
-def sources(seed: str, cases: int) -> Iterator[random.Random]:
-    return (random.Random(f"{seed} {number}") for number in range(cases))
+OF_ALL = FORMS | {"retry, general": FORMS["retry"].replace("monotonic: true", "monotonic: false")}
 
 
 @pytest.mark.parametrize("seed", range(CONFIGURATIONS))
@@ -174,7 +167,7 @@ def test_neighbouring_streams_cannot_be_distinguished_in_records_that_monitors_t
     count(QueryBatch, "packing", "packed together", lambda packing, *_: packing)
     count(TextCodes, "coded", "series by code", lambda *_: True)
     count(neighbours, "load", "a restart within a record", is_within)
-    summary = prove(spec_of(*(FORMS[form] for form in forms)), sources("together", 4))
+    summary = prove(spec_of(*(OF_ALL[form] for form in forms)), sources("together", 8))
     assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
     assert summary.largest_cost <= 1
@@ -335,6 +328,31 @@ def test_a_broken_rule_of_the_engine_is_detected(name, monkeypatch):
     monkeypatch.setattr(owner, method, lambda *given, **options: changed(original, *given, **options))
     limit = "{names: [a, b, c], limit: 300, unit: one basket}"
     assert prove(spec_of(*forms, datasets=limit), sources(name, MAX_CASES)).counterexample is not None
+
+
+def test_the_stream_reacts_to_what_was_released(monkeypatch):
+    chosen = Counter()
+    original = neighbours._Execution._choice
+
+    def counted(self, offset):
+        choice = original(self, offset)
+        chosen[bool(self.alerts), choice] += 1
+        return choice
+
+    monkeypatch.setattr(neighbours._Execution, "_choice", counted)
+    assert prove(spec_of(PLAIN), sources("reacting", 3)).counterexample is None
+    assert min(chosen[True, 0], chosen[True, 1]) > 20
+
+
+def test_a_stream_that_reacts_to_true_values_is_a_counterexample(monkeypatch):
+    """As where somebody acts on the raw counts: what is asked later tells of values that no alert released."""
+
+    def high_values(self, offset):
+        rows = (row for records in self.written.values() for record in records for row in record.rows)
+        return sum(row.value is not None and row.value >= 500 * PARTS for row in rows) % 2
+
+    monkeypatch.setattr(neighbours._Execution, "_choice", high_values)
+    assert prove(spec_of(PLAIN), sources("raw", MAX_CASES)).counterexample is not None
 
 
 def test_cases_cover_directions_of_all_kinds():

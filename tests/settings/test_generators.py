@@ -11,9 +11,10 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
-from stream_svt.service import workload
-from stream_svt.settings.application import ApplicationSpec, Carried, load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import Carried
 from stream_svt.settings.datasets import is_over, period_end
+from stream_svt.worker import workload
 from tests.support.generated_play import DAY_MS, GeneratedPlay, at, day, watermarks
 
 MONITOR = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5, cutoff: 3, expected_queries: 99"
@@ -250,7 +251,8 @@ def test_a_plain_dataset_of_the_name_of_a_period_that_is_over_is_refused(over: G
 
 
 def test_a_successor_opens_no_period_that_was_shown_or_had_begun() -> None:
-    carried = Carried("before", "cluster", "alerts", "app", True, {}, {"d-{date}": at(2)}, {})
+    begun = {"d-{date}": at(2)}
+    carried = Carried("before", "cluster", "alerts", "app", True, {}, begun, begun, {})
     play = GeneratedPlay(replace(DAYS, carried=carried), now_ms=at(2))
     play.adopt()
     assert next(iter(play.engine.datasets)).name == day(2)

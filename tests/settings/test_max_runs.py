@@ -67,21 +67,23 @@ def test_what_is_no_maximum_is_refused_with_an_example(text, says):
 @pytest.mark.parametrize(
     ("dataset", "sharing", "more", "expected"),
     [
-        ("limit: 4", 1, "", "2 per 1d"),
-        ("limit: 100", 1, "", "2 per 1d"),
-        ("limit: 3", 1, "", "1 per 1d"),
-        ("limit: 1", 1, "", "1 per 1d"),
-        ("limit: 4", 2, "", "1 per 1d"),
-        ("limit: 40, horizon: 8d", 1, "", "20 per 2d"),
-        ("limit: 40, horizon: 8d", 3, "", "6 per 2d"),
-        ("limit: 40, horizon: 8d", 99, "", "1 per 2d"),
-        ("limit: {rho: 4}, horizon: 8d", 1, "", "4 per 2d"),
-        ("limit: 4", 1, ", resample_every: 6h", "6 per 1d"),
-        ("limit: 1000, horizon: 40d", 1, "", "100 per 2d"),
+        ("limit: 4", 1, "", "2 per 6h"),
+        ("limit: 100", 1, "", "50 per 6h"),
+        ("limit: 3", 1, "", "1 per 6h"),
+        ("limit: 1", 1, "", "1 per 6h"),
+        ("limit: 4", 2, "", "1 per 6h"),
+        ("limit: 40, horizon: 8d", 1, "", "20 per 6h"),
+        ("limit: 40, horizon: 8d", 3, "", "6 per 6h"),
+        ("limit: 40, horizon: 8d", 99, "", "1 per 6h"),
+        ("limit: 40, horizon: 8h", 1, "", "20 per 2h"),
+        ("limit: {rho: 4}, horizon: 8d", 1, "", "4 per 6h"),
+        ("limit: 4", 1, ", resample_every: 2h", "5 per 6h"),
+        ("limit: 4", 1, ", resample_every: 8h", "2 per 6h"),
+        ("limit: 1000, horizon: 40d", 1, "", "100 per 72m"),
     ],
     ids=str,
 )
-def test_the_default_is_half_of_what_the_limit_pays_for_within_a_quarter_of_the_horizon(
+def test_the_default_is_half_of_what_the_limit_pays_for_within_a_quarter_of_the_horizon_or_six_hours(
     dataset, sharing, more, expected
 ):
     application = spec(more, dataset)
@@ -97,10 +99,21 @@ def test_the_default_never_holds_up_a_budget_that_is_spent_evenly_over_its_horiz
     assert most.count / most.within_ms >= runs / (40 * DAY)
 
 
-def test_a_period_is_the_horizon_of_its_dataset():
+@pytest.mark.parametrize(
+    "horizon", ["", ", horizon: 1h", ", horizon: 1d", ", horizon: 30d", ", horizon: 3650d"]
+)
+@pytest.mark.parametrize("limit", [1, 2, 3, 20, 1000])
+def test_a_burst_blinds_for_hours_by_default_and_not_for_days(horizon, limit):
+    application = spec(dataset=f"limit: {limit}{horizon}")
+    most = application.monitors[0].runs_allowed(application.datasets[0].terms, 1)
+    assert most.within_ms <= 6 * HOUR
+
+
+@pytest.mark.parametrize("period", ["day-{date}", "week-{iso_week}"])
+def test_a_period_is_the_horizon_of_its_dataset(period):
     text = TEXT.replace("name: today, ", "").replace("MORE", "")
-    days = "generate: 'day-{date}', from: 2026-01-05, until: 2026-01-07, limit: 9"
-    application = load_spec(text.replace("DATASET", days))
+    periods = f"generate: '{period}', from: 2026-01-05, until: 2026-01-19, limit: 9"
+    application = load_spec(text.replace("DATASET", periods))
     assert application.monitors[0].runs_allowed(application.datasets[0].terms, 1) == MaxRuns(4, 6 * HOUR)
 
 
@@ -127,8 +140,8 @@ def test_a_schedule_that_the_maximum_contradicts_is_noted():
 def test_check_and_plan_say_how_many_runs_may_begin():
     said = "\n".join(explain(spec()))
     assert (
-        "Begins   at most 2 runs within 1d (max_runs); queries are skipped from the end of the last one"
-        in said
+        "Begins   at most 2 runs within 6h (max_runs: auto). A burst of high values may use them up at once: the "
+        "monitor then skips queries for up to 6h, says so, and" in said
     )
     assert "any number of runs within a moment (max_runs: off)" in "\n".join(explain(spec(", max_runs: off")))
     application = spec(", max_runs: 1 per 3h")
@@ -140,6 +153,6 @@ def test_datasets_with_other_horizons_are_described_apart():
     text = (
         TEXT.replace("MORE", "").replace("name: today, ", "names: [a, b], ").replace("DATASET", "limit: 40")
     )
-    text = text.replace("monitors:", "  - {name: c, unit: one basket, limit: 40, horizon: 8d}\nmonitors:")
+    text = text.replace("monitors:", "  - {name: c, unit: one basket, limit: 40, horizon: 8h}\nmonitors:")
     heads = [line for line in explain(load_spec(text)) if line.startswith("Monitor")]
     assert heads == ["Monitor hot on each of 2 datasets (a, ..):", "Monitor hot on c:"]

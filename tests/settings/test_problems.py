@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
 from stream_svt.settings.application import load_spec
-from tests.settings.test_application import monitor
+from tests.support.settings import monitor
 
 GOOD = """\
 application: shop
@@ -117,6 +117,7 @@ VALUES = [
 
 DATASETS = [
     ("name: week 1", 3, "name", "a dataset name without spaces"),
+    ("name: --all", 3, "name", "a dash at its beginning"),
     ("name: 2026", 3, "name", "found 2026: put it in quotes"),
     ("name: week-1\n    names: [b]", 3, "", "found name and names together"),
     ("name: week-1\n    lateness: []", 4, "lateness", "expected a duration"),
@@ -158,7 +159,9 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("monitors:", "monitor: 1\n^", 6, "monitor", "did you mean 'monitors'?"),
         ("cutoff: 10", "zzz: 10\n    ^", 10, "m.zzz", "expected one of name, topic"),
         ("{epsilon: 4}", "{epsilno: 4}", 4, "d.limit", "did you mean 'epsilon'?"),
-        ("threshold: 500", "granularity: 1/3\n    ^", 14, "m.granularity", "18 places"),
+        ("threshold: 500", "granularity: 1/3\n    ^", 14, "m.granularity", "12 places"),
+        ("threshold: 500", "granularity: 0.0000000000001\n    ^", 14, "m.granularity", "12 places"),
+        ("threshold: 500", "granularity: 0.30000000000000004\n    ^", 14, "m.granularity", "round it"),
         ("{epsilon: 4}", "0", 4, "d.limit", "must be greater than 0, found 0"),
         ("{epsilon: 4}", "1e-12", 4, "d.limit", "must be between 1e-09"),
         ("{epsilon: 4}", "1e12", 4, "d.limit", "must be between 1e-09"),
@@ -212,6 +215,41 @@ def test_missing_parts_are_named():
 def test_a_monitor_declared_twice_is_refused():
     tail = GOOD[GOOD.index("  - name: hot-items") :]
     assert only(GOOD + tail) == (17, "monitors[1].name", "monitor 'hot-items' is already declared at line 7")
+
+
+TWO = """\
+application: shop
+datasets: [{name: week-1, limit: 9, unit: one visit}]
+monitors:
+  - {name: one, topic: counts, epsilon: 1, cutoff: 3, expected_queries: 9, bounds: [0, 9], threshold: 5,
+     sensitivity: 1, monotonic: true}
+  - {name: other, topic: counts, epsilon: 1, cutoff: 3, expected_queries: 9, bounds: [0, 9], threshold: 5,
+     sensitivity: 1, monotonic: true}
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, 7), (7, 5)])
+@pytest.mark.parametrize(
+    ("field", "declared", "value"),
+    [
+        ("sensitivity", ("sensitivity: 1,", "sensitivity: 95,"), "95"),
+        ("sensitivity", ("sensitivity: 1,", "sensitivity: 1.0001,"), "1.0001"),
+        ("monotonic", ("monotonic: true", "monotonic: false"), "false"),
+        ("monotonic", (", monotonic: true", ""), "false"),
+    ],
+)
+def test_monitors_of_one_topic_declare_the_same_answers(field, declared, value, first, second):
+    """Both test each query that names neither: one of them with noise that is too small."""
+    lines = TWO.splitlines()
+    lines[first - 1] = lines[first - 1].replace(*declared)
+    line, name, said = only("\n".join(lines))
+    assert (line, name) == (second, f"monitors[{(second - 5) // 2}].{field}")
+    name, at = "one" if first == 5 else "other", first if declared[1] else first - 1
+    message = f"monitor '{name}' declares {value} for the same queries at line {at}: declare the same, or"
+    assert said.startswith(message)
+    for record in ("", ", record: {value: n}"):
+        elsewhere = "\n".join(lines).replace("topic: counts", f"topic: others{record}", 1)
+        assert load_spec(elsewhere).topics() == ("counts", "others")
 
 
 @pytest.mark.parametrize(
@@ -344,3 +382,58 @@ def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
     monkeypatch.setattr("stream_svt.settings.application.MAX_DATASETS", 2)
     text = GOOD.replace("name: week-1", "names: [week-1, week-2, week-3]")
     assert "more than 2 datasets in all" in only(text)[2]
+
+
+# -- limits that cannot pay
+
+
+def several(
+    *epsilons: str, limit: str = "{epsilon: 4}", first: str = "", dataset: str = "name: week-1"
+) -> str:
+    """Return a file with a monitor for each price; ``first`` is more of the first one."""
+    head, body = GOOD.replace("{epsilon: 4}", limit).replace("name: week-1", dataset).split("monitors:\n")
+    monitors = [
+        body.replace("hot-items", f"m{number}").replace("epsilon: 1", f"epsilon: {epsilon}")
+        for number, epsilon in enumerate(epsilons)
+    ]
+    return f"{head}monitors:\n{monitors[0]}{first}{''.join(monitors[1:])}"
+
+
+DAYS = "generate: 'day-{date}'\n    from: 2026-01-05\n    lateness: 1h"
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "limit", "dataset", "amount", "name", "arithmetic"),
+    [
+        (("1", "1", "1"), "2", "name: week-1", "epsilon 2", "week-1", "m0 1 + m1 1 + m2 1 = 3"),
+        (("1", "1.5"), "{epsilon: 2.4}", "name: week-1", "epsilon 2.4", "week-1", "m0 1 + m1 1.5 = 2.5"),
+        (("1", "1"), "{rho: 0.8}", "name: week-1", "rho 0.8", "week-1", "m0 0.42"),
+        (("1", "1"), "1", DAYS, "epsilon 1", "day-2026-01-05", "m0 1 + m1 1 = 2"),
+        (("1", "1"), "1", "names: [a, b]", "epsilon 1", "a", "m0 1 + m1 1 = 2"),
+    ],
+)
+def test_a_limit_that_cannot_pay_a_whole_run_of_each_monitor_is_refused_with_the_arithmetic(
+    epsilons, limit, dataset, amount, name, arithmetic
+):
+    text = several(*epsilons, limit=limit, dataset=dataset)
+    line, field, message = only(text)
+    assert (text.splitlines()[line - 1].strip().split(":")[0], field) == ("limit", "datasets[0].limit")
+    assert f"{amount} of dataset '{name}' cannot pay: {arithmetic}" in message
+    assert "the last ones would be exhausted at their first query" in message
+
+
+def test_a_limit_that_pays_a_whole_run_of_each_monitor_is_accepted_and_monitors_elsewhere_do_not_count():
+    assert load_spec(several("1", "1", "1", limit="3"))
+    assert load_spec(several("1", "1", limit="{rho: 1}"))
+    both = several("1", "1", limit="1", dataset="names: [a, b]", first="    datasets: [a]\n")
+    assert "datasets[0].limit" in {problem.field for problem in problems(both)}
+    assert load_spec(both.replace("name: m1\n", "name: m1\n    datasets: [b]\n"))
+
+
+def test_a_reserve_that_keeps_the_last_run_from_beginning_is_noted():
+    found = notes(several("1", "1", limit="3", first="    reserve: 1.5\n"))
+    assert (
+        "m0 begins no whole run after one of each other monitor: 2 + 1.5 > epsilon 3"
+        in found["monitors[0].reserve"]
+    )
+    assert "monitors[0].reserve" not in notes(several("1", "1", limit="3", first="    reserve: 1\n"))

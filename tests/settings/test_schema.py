@@ -10,11 +10,11 @@ from operator import getitem
 import jsonschema
 import pytest
 
+from stream_svt.application.config import parse_config
 from stream_svt.errors import ConfigError
-from stream_svt.service.config import parse_config
 from stream_svt.settings.document import read
 from stream_svt.settings.sections import json_schema
-from tests.settings.test_application import FULL
+from tests.support.settings import FULL
 
 SECTIONS = """
 kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_mechanism: null,
@@ -38,10 +38,10 @@ datasets:
 """
 MONITORS = """
   - {name: baskets, topic: retail.counts, datasets: [other-a, "week-*"], epsilon: "1/10", cutoff: 10, sensitivity: 1,
-     bounds: [0, 100000], threshold: 500, correction: {annealed: {start: 12, end: 3}}, mute: period,
+     monotonic: true, bounds: [0, 100000], threshold: 500, correction: {annealed: {start: 12, end: 3}}, mute: period,
      append: {sweep: {alerts_per_set: 10, max_open_sets: 4, max_set_size: 50000}}}
-  - {name: by-hand, topic: retail.counts, datasets: [other-b], epsilon: 0.25, cutoff: 3, sensitivity: 1,
-     bounds: [0, 100], threshold: 5, correction: {table: [9, 7.5, "1/2"]}, append: off}
+  - {name: by-hand, topic: retail.counts, datasets: [other-b], epsilon: 0.2, cutoff: 3, sensitivity: 1,
+     monotonic: true, bounds: [0, 100], threshold: 5, correction: {table: [9, 7.5, "1/2"]}, append: off}
 """
 WHOLE = FULL.replace("1e6", "1000000").replace("lifetime: 10m", "lifetime: 4000")
 EXAMPLES = {

@@ -18,14 +18,16 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import CLOSING, EventType
-from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
+from stream_svt.protocol.history.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
-from stream_svt.settings.application import ApplicationSpec, Carried, load_spec, parse
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.log import CONTEXT, Broker, finish, journal_of
 from tests.simulation.rules import UNITS
@@ -270,7 +272,8 @@ class Chains:
         except CarryOverRefused:
             return None
         self.carried += 1
-        return parse(list(carried.lines()))
+        # The successor's log is a new one, as on another cluster.
+        return structs.replace(parse(list(carried.lines())), cluster="")
 
     def _carried(
         self,

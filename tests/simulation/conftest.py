@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.state.accounts import Bounds
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ different times. What a process wants done on it are effects that a scheduler ca
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -50,6 +50,7 @@ class Entry:
     headers: Sequence[tuple[str, bytes | None]] = ()
     txn: Txn | None = None
     marker: bool = False
+    compacted: bool = False
 
     @property
     def stable(self) -> bool:
@@ -61,7 +62,12 @@ class Entry:
     @property
     def visible(self) -> bool:
         """Whether a read_committed reader that gets here is shown it."""
-        return not self.marker and (self.txn is None or self.txn.fate is Fate.COMMITTED)
+        return self.held and (self.txn is None or self.txn.fate is Fate.COMMITTED)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is a record, committed or not, that the log still holds."""
+        return not self.marker and not self.compacted
 
 
 @dataclass(slots=True)
@@ -77,6 +83,7 @@ class Broker:
         self.now_ms = now_ms
         self.partitions: dict[str, list[Entry]] = {}
         self.first: dict[str, int] = {}
+        self.topic_ids: dict[str, str] = {}
         self._producers: dict[str, _Producer] = {}
         self._stable: dict[str, tuple[list[Entry], int]] = {}
         self.appended: Callable[[Entry], None] = lambda entry: None
@@ -88,7 +95,9 @@ class Broker:
 
     @property
     def writing(self) -> bool:
-        return any(producer.txn is not None for producer in self._producers.values())
+        """Whether an owner of the shard has a transaction that has not ended."""
+        owners = [one for name, one in self._producers.items() if name.startswith("app")]
+        return any(producer.txn is not None for producer in owners)
 
     # Writing
 
@@ -116,10 +125,26 @@ class Broker:
         producer.txn.unmarked.add(partition)
         return entry.offset
 
-    def end(self, name: str, epoch: int) -> None:
+    def end(self, name: str, epoch: int, fate: Fate = Fate.COMMITTED) -> None:
         producer = self._current(name, epoch)
         if producer.txn is not None and producer.txn.fate is Fate.OPEN:
-            self._decide(producer, Fate.COMMITTED)
+            self._decide(producer, fate)
+
+    def produce(
+        self, name: str, partition: str, records: Iterable[tuple[bytes | None, bytes | None]], fate: Fate
+    ) -> None:
+        """Write records in a transaction, after the end of the producer's last one, and end it unless it stays open."""
+        epoch = self.fence(name)
+        for key, value in records:
+            self.append(name, epoch, partition, key, value)
+        if fate is not Fate.OPEN:
+            self.end(name, epoch, fate)
+            self.mark(name, everything=True)
+
+    def compact(self, partition: str, *offsets: int) -> None:
+        """Remove records as compaction does: their offsets stay unused."""
+        for offset in offsets:
+            self.partitions[partition][offset].compacted = True
 
     def time_out(self, name: str) -> bool:
         """Give up an open transaction as the coordinator does, which fences its producer; say whether one was open."""
@@ -169,7 +194,17 @@ class Broker:
         self.appended(entry)
         return entry
 
+    def make_anew(self, partition: str) -> None:
+        """Delete a topic and create it again."""
+        self.partitions[partition] = []
+        self.first.pop(partition, None)
+        self.topic_ids[partition] = f"{self.topic_ids.get(partition, '')}+"
+
     # Reading
+
+    def ids(self, partitions: Iterable[str]) -> dict[str, str]:
+        """Return the ids of topics."""
+        return {partition: self.topic_ids.get(partition, "") for partition in partitions}
 
     def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
         """Return first and end offset for readers of either kind."""
@@ -192,7 +227,7 @@ class Broker:
         first, end = self.span(partition, committed=committed)
         entries = self.partitions.get(partition, [])
         found = entries[max(start, first) : end]
-        return iter([entry for entry in found if (entry.visible if committed else not entry.marker)])
+        return iter([entry for entry in found if (entry.visible if committed else entry.held)])
 
 
 class Effect:
@@ -223,16 +258,19 @@ class ModelLog:
         await Effect("fence", fence)
 
     async def transact(self, transaction: Transaction) -> Written:
-        newest = None
+        newest = last = None
         for key, event in transaction.alerts:
             newest = await self._append("alerts", key, event)
         for topic, offset, reason in transaction.rejects:
             await self._append("rejects", f"{topic}/{offset}".encode(), reason.encode())
         for key, record in transaction.records.items():
-            await self._append("state", key, record)
+            last = await self._append("state", key, record)
         epoch = self._epoch
         await Effect("end", lambda: self._broker.end(self._producer, epoch))
-        return Written(newest, self._broker.now_ms())
+        return Written(newest, self._broker.now_ms(), last)
+
+    async def topic_ids(self) -> dict[str, str]:
+        return self._broker.ids(["state", "alerts"])
 
     async def check_fenced(self) -> None:
         await self.transact(Transaction((), (), {}))

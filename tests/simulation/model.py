@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,17 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock
+from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig
+from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.log import Broker, Entry, finish, journal_of, lived
 from tests.simulation.world import CONTROL, Positions, Silent
@@ -29,6 +30,8 @@ NAMES = [f"d{number}" for number in range(8)]
 COMMON = f"topic: t, {STREAM}"
 PLAIN = f"{{name: m0, mute: none, {COMMON}}}"
 SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
+MANY = [f"d{number:03}" for number in range(60)]
+SPEC_OF_MANY = declared(PLAIN, names=", ".join(MANY))
 KEY = bytes(range(32))
 HOUR_MS = 3_600_000
 
@@ -70,6 +73,18 @@ class Feed(Positions):
         return self._take(topics, lambda count: self.most)
 
 
+class Patient(Feed):
+    """Ends a wait after some rounds in which nothing came."""
+
+    async def fetch(
+        self, topics: Any, max_wait: float, max_records: int | None = None
+    ) -> dict[str, list[Entry]]:
+        found = await super().fetch(topics, max_wait, max_records)
+        if not found and self._rounds > 3:
+            raise Stopped
+        return found
+
+
 @dataclass
 class Model:
     spec: ApplicationSpec = SPEC
@@ -98,12 +113,12 @@ class Model:
             "feed": feed(self.broker),
             "journal": self.journal(),
             "clock": Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
+            "policy": CommitConfig(interval=interval),
+            "workload": AppliedWorkload(self.spec, Partitioning(1, "murmur2"), version=self.version),
         }
         return ShardSession(
             shard=0,
-            workload=AppliedWorkload(self.spec, Homes(1, "murmur2"), version=self.version),
             control=CONTROL,
-            policy=CommitConfig(interval=interval),
             start_at=self.start_at,
             observer=Silent(),
             status=ShardStatus(0),
@@ -242,3 +257,9 @@ def has(kind: EventType) -> Callable[[Any], bool]:
 
 
 Stored = dict[bytes, bytes]
+
+
+def nth(number: int) -> Callable[[Any], bool]:
+    """Return what is true of the commit with this number."""
+    count = itertools.count()
+    return lambda content: next(count) == number

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stream_svt.monitor.batch import QueryBatch, Segment
+from stream_svt.columns.query_batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.runs import Plan
+from stream_svt.monitor.state.runs import Plan
+from stream_svt.monitor.testing.retry import RetryAppend
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Audit, StoredShard
+from stream_svt.protocol.history.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import MaxRuns
 from tests.simulation.log import Broker, Entry, Fate, Txn, finish, journal_of
@@ -43,7 +43,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DictionaryCache:
     """What a state knows: the events that it charged, by id, and the tops computed until then, charged or not."""
 
     charged: dict[str, bytes]
@@ -64,6 +64,7 @@ class Computed:
 
     A test is *owed* once an owner took over whose state does not reach it: it has to be computed again. What an owner
     computes after another one took over is lost whatever comes out, and owed to nobody; its outcome is compared, too.
+    ``read_to`` has the durable bounds of what may be stepped, by topic.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -71,6 +72,7 @@ class Computed:
         self._outcomes: dict[tuple[Run, Position], bool] = {}
         self._unsettled: set[tuple[Run, Position]] = set()
         self._owed: set[tuple[Run, Position]] = set()
+        self.read_to: Mapping[str, int] = {}
         self.newest: Engine | None = None
 
     def watch(self, engine: Engine) -> None:
@@ -90,12 +92,22 @@ class Computed:
         def first_step(batch: QueryBatch) -> Step:
             if engine is self.newest:
                 self._taken_over(engine)
-            engine.step = step  # type: ignore[method-assign]
+            engine.step = bounded_step  # type: ignore[method-assign]
+            return bounded_step(batch)
+
+        def bounded_step(batch: QueryBatch) -> Step:
+            if engine is self.newest and batch.end > self.read_to.get(batch.topic, 0):
+                self._say("records were stepped before their bound was durable")
             return step(batch)
 
         for runner in engine.runners.values():
             self._watch_runner(engine, runner)
         engine.add, engine.step = added, first_step  # type: ignore[method-assign]
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether tests of an owner are not durable."""
+        return bool(self._unsettled)
 
     def forget(self) -> None:
         """Begin anew: queries or budgets are gone, and what was computed with them."""
@@ -188,10 +200,10 @@ class Rules:
         broker.decided = self._decided
 
     @property
-    def known(self) -> Known:
-        return Known(dict(self._charged), dict(self._outcomes), self._commands)
+    def known(self) -> DictionaryCache:
+        return DictionaryCache(dict(self._charged), dict(self._outcomes), self._commands)
 
-    def known_beside(self, records: dict[bytes, bytes]) -> Known:
+    def known_beside(self, records: dict[bytes, bytes]) -> DictionaryCache:
         """Return what a state knows that an aborted transaction would have left."""
         waiting, meta = _waiting(records), _meta(records)
         replies = [event for event, _ in waiting if event["type"].endswith("command.reply.v1")]
@@ -199,9 +211,9 @@ class Rules:
         commands = meta["commands"]
         commands = Commands(meta["state_id"], commands["number"], commands["under_way"] is not None, answered)
         own = {event["id"]: encoded for event, encoded in waiting}
-        return Known(self._charged | own, dict(self._outcomes), commands)
+        return DictionaryCache(self._charged | own, dict(self._outcomes), commands)
 
-    def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
+    def put_back(self, records: dict[bytes, bytes], known: DictionaryCache) -> None:
         """Take note that the state is now this one, and whether it must be refused.
 
         It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
@@ -212,6 +224,7 @@ class Rules:
             return
         self._put_back = True
         self.computed.forget()
+        self.computed.read_to = _meta(records).get("read_to", {})
         self._charged, self._commands = dict(known.charged), known.commands
         self.closed = bool(records and _meta(records)["commands"]["closed"])
         # What nobody was shown the start of may be drawn anew.
@@ -224,8 +237,7 @@ class Rules:
     def make_anew(self, topic: str) -> None:
         """Empty a partition."""
         was = self._broker.partitions.get(topic, [])
-        self._broker.partitions[topic] = []
-        self._broker.first.pop(topic, None)
+        self._broker.make_anew(topic)
         if topic == "alerts":
             self.contradicted = any(entry.visible and entry.value for entry in was)
             self.was_contradicted = self.was_contradicted or self.contradicted
@@ -300,6 +312,7 @@ class Rules:
                 events = [msgspec.json.decode(encoded) for encoded in own.values()]
                 meta = msgspec.msgpack.decode(entry.value[FRAME:])
                 self._numbered(meta, events)
+                self.computed.read_to = meta["read_to"]
                 self.closed = bool(meta["commands"]["closed"])
 
     def _numbered(self, meta: dict[str, Any], events: list[dict[str, Any]]) -> None:
@@ -482,7 +495,7 @@ def _waiting(records: dict[bytes, bytes]) -> list[tuple[dict[str, Any], bytes]]:
     ]
 
 
-def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:
+def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: DictionaryCache) -> bool:
     """Whether events were sent that this state does not know, or it is wrong about what is published."""
     ids = {event["id"] for event, _ in _waiting(records)}
     published = [msgspec.json.decode(value)["sequence"] for value, committed in sent if committed]

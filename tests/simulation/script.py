@@ -25,7 +25,7 @@ class Fault(StrEnum):
     RETENTION = "retention takes queries, read or not"
     RECONFIGURE = "workers that start from now on have another configuration"
     ANEW = "a topic is made anew, all workers stopped"
-    PAUSE = "an operator pauses a dataset, and the process dies before the effect"
+    PAUSE = "an operator pauses datasets, and the process dies before it commits what it tested"
     DAMAGE = "a record of the state is damaged, until somebody mends it"
     DUPLICATE = "the request arrives twice, or queries and commands are written once more"
 
@@ -51,6 +51,11 @@ class Script:
     form: int
     queries: int
     faults: Faults
+
+    @property
+    def jumps(self) -> bool:
+        """Whether queries come in transactions, some aborted, from producers and a log that leave offsets unused."""
+        return self.seed % 3 == 0
 
     @classmethod
     def random(cls, seed: int, forms: int) -> Script:

@@ -11,14 +11,15 @@ import pytest
 from msgspec import structs
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Account
-from stream_svt.protocol.carry_over import ShardHistory, carry_over
+from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import CLOSED, Closed
-from stream_svt.settings.application import NOTHING, ApplicationSpec, Carried
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import DatasetSpec
 from tests.simulation.chains import CarryingOver, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
@@ -226,11 +227,12 @@ RUNNING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 FIRST = {
+    "a state given up beside its owner": 1,
     "events behind the end": 72,
     "gaps overlooked": 24,
     "queries tested while it is closed": 1,
     "two histories taken for one": 5,
-    "uncommitted events not read": 40,
+    "uncommitted events not read": 31,
 }
 """The seed to begin with, where few catch it."""
 

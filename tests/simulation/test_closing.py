@@ -11,26 +11,41 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ApplicationClosed, CommandRefused
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.accounts import Bounds
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
+from stream_svt.protocol.history.audit import Audit
+from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
+from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.sealing import proof_checker
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import Closed
-from stream_svt.settings.application import ApplicationSpec, Carried, load_spec, parse
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import Carried, MonitorPosition, parse
+from stream_svt.settings.datasets import RetiredDatasets
 from tests.simulation.chains import giving_up
-from tests.simulation.log import finish
-from tests.simulation.model import KEY, PLAIN, Model
-from tests.simulation.test_commands import NAMES, SPEC, nth
+from tests.simulation.log import finish, lived
+from tests.simulation.model import (
+    COMMON,
+    KEY,
+    MANY,
+    PLAIN,
+    SPEC_OF_MANY,
+    Feed,
+    Model,
+    Patient,
+    nth,
+)
 
 UNITS = Kind.PURE.units
 
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    made = Model(SPEC)
-    for name in NAMES[:20]:
+    made = Model(SPEC_OF_MANY)
+    for name in MANY[:20]:
         made.send(2, f"{name}-", dataset=name)
     made.serve(2)
     return made
@@ -74,7 +89,7 @@ def history_of_closed(model: Model, key: bytes = KEY) -> ShardHistory:
 
 
 def left(
-    shard: ShardHistory, spec: ApplicationSpec = SPEC, now_ms: int = 0, **more: Any
+    shard: ShardHistory, spec: ApplicationSpec = SPEC_OF_MANY, now_ms: int = 0, **more: Any
 ) -> tuple[Carried, list[str]]:
     options = {"cluster": "cluster", "alerts": "alerts", "successor": "next", "home": lambda name: 0} | more
     return carry_over(spec, [shard], now_ms=now_ms, **options)
@@ -110,10 +125,16 @@ def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no
     assert {account["reserved"] for account in balances.values()} == {0}
     *_, reply, closed = events(model)
     assert reply["type"] == EventType.COMMAND_REPLY
-    assert (closed["type"], closed["data"]["detail"]) == (
+    detail = closed["data"]["detail"]
+    assert (closed["type"], detail["successor"], detail["balances"]) == (
         EventType.APPLICATION_CLOSED,
-        {"successor": "next", "balances": 20},
+        "next",
+        20,
     )
+    end = model.broker.span("t")[1]
+    clock_ms = model.broker.partitions["t"][-1].timestamp
+    stopped = {"topic": "t", "offset": end, "row": 0, "clock_ms": clock_ms, "topic_id": ""}
+    assert (detail["positions"], detail["watermarks"]) == ({"m0": stopped}, {})
     size = len(list(model.broker.read("state")))
     serve_to_the_end(model)
     assert len(list(model.broker.read("state"))) == size
@@ -134,20 +155,20 @@ def test_a_closed_shard_of_which_retention_took_some_balances_is_not_complete(mo
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(2, 9))
 def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(model, number, after):
-    model.send(3, "late", dataset=NAMES[30])
+    model.send(3, "late", dataset=MANY[30])
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
         model.dies_at(nth(number), after=after)
     in_progress = model.stored_meta().commands.in_progress
     closing = in_progress is not None and in_progress.closes
     assert closing is ((6, True) <= (number, after) <= (8, False))
-    model.send(3, "later", dataset=NAMES[31])
+    model.send(3, "later", dataset=MANY[31])
     serve_to_the_end(model)
     assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent)
     assert len(events(model, EventType.APPLICATION_CLOSED)) == 1
     assert [event["sequence"] for event in events(model)] == list(range(1, len(events(model)) + 1))
     if closing:  # durable with the first slice: whatever comes later is tested no more
-        assert NAMES[31] not in model.spent
+        assert MANY[31] not in model.spent
 
 
 @pytest.mark.parametrize(
@@ -246,11 +267,11 @@ def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(mode
 
 def test_two_histories_on_one_partition_leave_nothing_even_of_a_raise_that_events_show(model: Model) -> None:
     """Carried over with the limit as it was declared, the same raise would pay a second time."""
-    model.command("raise", action=Action.RAISE_BUDGET, dataset=NAMES[0], limit="9")
+    model.command("raise", action=Action.RAISE_BUDGET, dataset=MANY[0], limit="9")
     model.serve()
     forge(model, events(model)[3], origin="7-0000000000000000")
     carried, notes = left(history(model, closed=Closed("next", 0, "")))
-    assert spent(carried) == dict.fromkeys(NAMES, 5) | {NAMES[0]: 9}
+    assert spent(carried) == dict.fromkeys(MANY, 5) | {MANY[0]: 9}
     assert nothing_is_left(carried)
     assert "different histories" in notes[0]
 
@@ -258,18 +279,18 @@ def test_two_histories_on_one_partition_leave_nothing_even_of_a_raise_that_event
 def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Model) -> None:
     close_for_ever(model)
     carried, _ = left(history(model))
-    datasets = f"[{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]"
+    datasets = f"[{{names: [{', '.join(MANY)}], limit: 5, unit: one basket}}]"
     text = f"application: next\ncarried_over: file\ndatasets: {datasets}\nmonitors:\n  - {PLAIN}\n"
     spec = load_spec(text, read_names=lambda name: list(carried.lines()))
     successor = Model(spec)
-    successor.send(60, "more", dataset=NAMES[0])
+    successor.send(60, "more", dataset=MANY[0])
     successor.serve(2)
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
     assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried.digest)
     first = events(successor, EventType.DECLARED)[0]["data"]
-    before = model.spent[NAMES[0]]
+    before = model.spent[MANY[0]]
     assert (first["account"]["spent"], first["detail"]["spent_before"]) == (before, before)
-    assert before < successor.spent[NAMES[0]] <= 5
+    assert before < successor.spent[MANY[0]] <= 5
 
 
 def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> None:
@@ -288,23 +309,186 @@ def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> Non
     assert carried.topics["t"].sensitivity == 1
 
 
-@pytest.mark.parametrize(
-    ("shown", "closed_day", "ends"), [("1970-01-05", 1, 5), ("1970-01-02", 7, 8), ("1970-01-02", 0, 2)]
-)
-def test_a_successor_is_told_which_generated_periods_had_begun(shown, closed_day, ends):
-    """The latest one shown, or that of ten minutes after the last event; none of them is among the datasets."""
-    daily = "{generate: 'shop-{date}', from: 1970-01-01, limit: 2, unit: one basket}"
-    datasets = f"[{daily}, {{name: plain, limit: 5, unit: one basket}}]"
-    day = 86_400_000
-    spec = load_spec(f"application: app\ndatasets: {datasets}\nmonitors:\n  - {PLAIN}\n")
-    one, nothing = (ShardHistory("app", 0, lambda *_: False, closed=Closed("next", 1, "")) for _ in range(2))
-    one.datasets[f"shop-{shown}"] = Shown(Kind.PURE, "one basket")
-    one.latest_ms = closed_day * day - 600_000
-    carried, _ = left(one, spec, now_ms=99 * day)
-    assert carried.watermarks == {"shop-{date}": ends * day}
-    assert set(carried.datasets) == {"plain"}
-    assert parse(list(carried.lines())) == carried
-    of_nothing, _ = left(nothing, spec, now_ms=99 * day)
-    assert of_nothing.watermarks == {"shop-{date}": 100 * day}, "no event is left"
-    again, _ = left(nothing, replace(spec, carried=carried), now_ms=day)
-    assert again.watermarks == carried.watermarks
+# A move in the middle of a day
+
+
+DAILY = "{generate: 'd-{date}', from: 2026-09-01, lateness: 6h, limit: 99, unit: one basket}"
+MUTING = f"{{name: m0, mute: 1h, {COMMON}}}"
+TODAY = "d-2026-09-21"
+"""The day of a model's clock, at noon."""
+
+
+def moved(model: Model, monitor: str = MUTING, **options: Any) -> Model:
+    """Return the successor of a closed application, on the same query topic."""
+    carried, notes = left(history_of_closed(model), model.spec, **options)
+    assert notes == []
+    successor = Model(daily(monitor, carried), start_at="latest")
+    successor.now = model.now
+    successor.broker.partitions["t"] = model.broker.partitions["t"]
+    return successor
+
+
+def daily(monitor: str = MUTING, carried: Carried | None = None) -> ApplicationSpec:
+    head = "application: app\n" if carried is None else "application: next\ncarried_over: file\n"
+    text = f"{head}datasets:\n  - {DAILY}\nmonitors:\n  - {monitor}\n"
+    return load_spec(text, read_names=lambda _: list(carried.lines()) if carried else [])
+
+
+def reported(model: Model) -> list[tuple[int, str]]:
+    """Return offset and series of each alert."""
+    return [(one["position"]["offset"], one["series"]) for one in model.told(EventType.ALERT)]
+
+
+def ask(model: Model, *series: str, dataset: str = TODAY) -> None:
+    for name in series:
+        model.send(1, f"{name}-", dataset=dataset, series=name)
+
+
+def ended(*series: str, topic_id: str | None = None) -> Model:
+    """Return an application that found these alerts in two lives and was then closed."""
+    model = Model(daily())
+    if topic_id:
+        model.broker.topic_ids["t"] = topic_id
+    model.serve()
+    ask(model, *series)
+    model.serve(2)
+    close_for_ever(model)
+    return model
+
+
+@pytest.mark.parametrize("round_", range(1, 7))
+def test_a_successor_goes_on_where_the_application_stopped(round_: int) -> None:
+    """No query is read twice and none is left out, although nobody reads the topic from its begin or from its end."""
+    model = Model(daily())
+    model.serve()
+    ask(model, *(f"s{number}" for number in range(40)))
+    with contextlib.suppress(ApplicationClosed):
+        model.serve_a_while(20, lambda number: number == round_ and close(model), interval="100ms")
+    serve_to_the_end(model)
+    before = reported(model)
+    assert 0 < len(before) < 40
+    ask(model, "late")
+    successor = moved(model)
+    successor.serve(3)
+    assert [offset for offset, _ in before + reported(successor)] == list(range(41))
+
+
+def test_an_application_moves_in_the_middle_of_a_day() -> None:
+    """With the balance, the running period and the mutes; the next day begins with its whole limit."""
+    model = ended("a", "b", "c", "d")
+    assert [name for _, name in reported(model)] == ["a", "b", "c", "d"]
+    successor = moved(model)
+    ask(successor, "a", "b", "new")
+    successor.serve(3)
+    assert [name for _, name in reported(successor)] == ["new"]
+    declared_event = successor.told(EventType.DECLARED)[0]
+    assert declared_event["dataset"] == TODAY
+    assert declared_event["detail"]["spent_before"] == model.spent[TODAY] > 0
+    ask(successor, "over", dataset="d-2026-09-20")
+    successor.now += 1801
+    ask(successor, "a")
+    successor.now += 1801
+    ask(successor, "a")
+    successor.serve(3)
+    assert [name for _, name in reported(successor)] == ["new", "a"]
+    successor.now += 12 * 3600
+    ask(successor, "a", dataset="d-2026-09-22")
+    successor.serve(3)
+    tomorrow = [one for one in successor.told(EventType.DECLARED) if one["dataset"] != TODAY]
+    assert [(one["dataset"], one["account"]["spent"]) for one in tomorrow] == [("d-2026-09-22", 0.0)]
+
+
+def test_the_runs_of_two_applications_on_one_day_keep_its_limit() -> None:
+    small = daily().generators[0]
+    model = Model(daily(MUTING.replace("mute: 1h", "mute: none")))
+    assert small.each.limit == 99 * UNITS
+    model.serve()
+    for applications in range(3):
+        ask(model, *(f"{applications}-{number}" for number in range(150)))
+        model.serve(2)
+        if applications < 2:
+            close_for_ever(model)
+            model = moved(model, MUTING.replace("mute: 1h", "mute: none"))
+    assert 98 < model.spent[TODAY] <= 99
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(5))
+def test_a_takeover_in_the_middle_goes_on_with_the_mutes(monkeypatch, few_at_once, number, after):
+    """A line at a time, and a commit holds few of them: none is lost, none is stored twice."""
+    monkeypatch.setattr("stream_svt.settings.carried.SERIES_IN_LINE", 3)
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "bounds", Bounds(size=400))
+    series = [f"s{count}" for count in range(30)]
+    model = Model(daily())
+    model.serve()
+    ask(model, *series)
+    model.serve(3)
+    close_for_ever(model)
+    assert len(reported(model)) == 30
+    successor = moved(model)
+    successor.dies_at(nth(number), after=after)
+    ask(successor, *series, "new")
+    successor.serve(3)
+    assert [name for _, name in reported(successor)] == ["new"]
+    assert successor.stored_meta().progress is not None
+
+
+class Leaving(Feed):
+    """A feed of an owner that is asked to stop while it waits."""
+
+    async def fetch(self, *_: Any) -> dict[str, list[Any]]:
+        raise Stopped
+
+
+def test_a_successor_waits_where_the_next_queries_are_gone() -> None:
+    """As any owner does: retention deleted what nobody had read."""
+    model = ended("a", "b")
+    ask(model, "c", "d")
+    successor = moved(model)
+    successor.broker.first["t"] = 3
+    parked = successor.session(Leaving)
+    with contextlib.suppress(Stopped):
+        finish(lived(parked))
+    assert "'stream-svt control accept-loss" in parked.status.reason
+
+
+@pytest.mark.parametrize("cluster", ["cluster", "other"])
+def test_on_another_cluster_or_topic_a_successor_begins_as_configured(cluster: str) -> None:
+    model = ended("a", "b")
+    ask(model, "c")
+    here = cluster == "cluster"
+    successor = moved(model, MUTING.replace("topic: t", "topic: u") if here else MUTING)
+    spec = successor.spec
+    if not here:
+        successor.spec = replace(spec, carried=msgspec.structs.replace(spec.carried, cluster=cluster))
+    successor.broker.partitions["u"] = []
+    successor.serve()
+    model.send(1, "d-", topic="t", dataset=TODAY, series="d")
+    successor.send(1, "d-", topic="u", dataset=TODAY, series="d")
+    successor.serve(2)
+    assert [name for _, name in reported(successor)] == ["d"], "start_at is latest"
+
+
+def test_offsets_of_a_topic_that_was_created_again_are_no_positions() -> None:
+    """Else queries of the new topic would be passed over without a word."""
+    model = ended("a", "b", topic_id="first")
+    successor = moved(model)
+    successor.broker.topic_ids["t"] = "second"
+    session = successor.session(Patient)
+    with pytest.raises(Stopped):
+        finish(session.open())
+    assert session.status.cause is Cause.RECORDS_LOST
+    assert "'t', which was created again and now holds" in session.status.reason
+
+
+def test_a_monitor_that_stopped_inside_a_record_goes_on_inside_of_it() -> None:
+    """And a new monitor of the topic goes on where the others did."""
+    with_more = f"{MUTING}\n  - {MUTING.replace('m0', 'more')}"
+    position = MonitorPosition("t", 5, 3, 1_790_000_000_000)
+    carried = Carried("app", "cluster", "alerts", "next", True, {}, {}, {}, {}, {0: {"m0": position}})
+    engine = Model(daily(with_more, carried)).session().workload
+    for _ in engine.gather(0, RetiredDatasets()):
+        pass
+    begun = engine.engine(0, KEY)
+    begun.begin_state(1, "murmur2", "cluster")
+    assert begun.positions() == {"m0": position, "more": MonitorPosition("t", 5, 0, 0)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,13 +11,10 @@ import pytest
 
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.committer import REPORTED
 from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.transaction_loop import REPORTED
 from tests.simulation.log import finish, lived
-from tests.simulation.model import PLAIN, Feed, Model, _rest, declared, has
-
-NAMES = [f"d{number:03}" for number in range(60)]
-SPEC = declared(PLAIN, names=", ".join(NAMES))
+from tests.simulation.model import MANY, SPEC_OF_MANY, Feed, Model, _rest, has, nth
 
 
 def refused(model: Model) -> list[bytes | None]:
@@ -28,15 +23,9 @@ def refused(model: Model) -> list[bytes | None]:
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    made = Model(SPEC)
+    made = Model(SPEC_OF_MANY)
     made.serve()
     return made
-
-
-def nth(number: int) -> Callable[[Any], bool]:
-    """Return what is true of the commit with this number."""
-    count = itertools.count()
-    return lambda content: next(count) == number
 
 
 def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: Model) -> None:
@@ -45,7 +34,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
     model.command("all", action=Action.PAUSE)
     model.serve()
     paused = [event["dataset"] for event in model.told(EventType.PAUSED)]
-    assert paused == ["d007", *(name for name in NAMES if name != "d007")]
+    assert paused == ["d007", *(name for name in MANY if name != "d007")]
     why = "monitor 'm0' on dataset 'd007' is already paused; nothing was changed"
     assert model.replies()[1:] == [("accepted", 2, f"pause carried out on 59 datasets, refused on 1: {why}")]
     assert model.last_command()[1] == 2
@@ -57,7 +46,7 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
     model.command("all", action=Action.CLOSE)
     model.dies_at(nth(number), after=after)
     model.serve(2)
-    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == NAMES
+    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == MANY
     assert model.replies() == [("accepted", 1, "close carried out on 60 datasets, refused on 0")]
     assert model.last_command()[1] == 1
 
@@ -65,7 +54,7 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
 @pytest.mark.parametrize("slices", [2, 4, 5])
 def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_datasets(model, slices):
     """A run that it closed before would end without the top that a dead owner has found in it."""
-    last = NAMES[-1]
+    last = MANY[-1]
     model.send(1, "low", dataset=last, value=0)
     model.serve()
     model.command("all", action=Action.CLOSE)
@@ -78,16 +67,16 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
                 model.send(1, "high", dataset=last)
 
     model.dies_at(has(EventType.ALERT), feed=Late)
-    assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(NAMES)
+    assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(MANY)
     model.serve(3)
     about = [event["type"] for event in model.events if event["data"]["dataset"] == last]
     assert about[-2:] == [EventType.ALERT, EventType.RUN_CLOSED]
-    assert len(model.told(EventType.RUN_CLOSED)) == len(NAMES)
+    assert len(model.told(EventType.RUN_CLOSED)) == len(MANY)
 
 
 def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
     model.command("all", action=Action.PAUSE)
-    late = lambda number: number == 2 and model.send(3, "late", dataset=NAMES[-1])  # noqa: E731
+    late = lambda number: number == 2 and model.send(3, "late", dataset=MANY[-1])  # noqa: E731
     model.serve_a_while(12, late, interval="100ms")
     kinds = [event["type"] for event in model.events]
     last = len(kinds) - 1 - kinds[::-1].index(EventType.PAUSED)
@@ -162,10 +151,10 @@ def test_a_command_that_nobody_came_to_in_time_changes_nothing_uses_its_number_u
 def test_a_command_to_all_datasets_that_has_begun_goes_on_past_its_expiry(model: Model) -> None:
     model.command("all", action=Action.CLOSE, expires=int(model.now * 1000) + 5_000)
     model.dies_at(nth(7))
-    assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(NAMES)
+    assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(MANY)
     model.now += 3_600
     model.serve(2)
-    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == NAMES
+    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == MANY
     assert outcomes(model) == [("accepted", 1)]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor import queue_journal, takeover
+from stream_svt.monitor import takeover
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state import queue_journal
 from stream_svt.protocol import session
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
@@ -50,6 +51,7 @@ _SESSIONS = {
     broken.GoesOnWithAnyVersion: "older than the one before",
     broken.RetiresTooEarly: "was retired",
     broken.NeverExpires: "out of its time",
+    broken.StepsUnbounded: "before their bound was durable",
     broken.UsesNumbersLate: "its number was not used up",
 }
 _UNFENCED = Variant(log=lambda broker, number: ModelLog(broker, f"app-0-{number}"))
@@ -64,10 +66,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
 FIRST = {
     "ComparesNoNumbers": 14,
     "ForgetsBegins": 61,
-    "GoesOnWithAnyVersion": 179,
     "LosesQueries": 27,
     "NeverExpires": 14,
-    "PausesBeforeReplay": 445,
     "RetiresTooEarly": 285,
     "TakesAnyState": 85,
     "TestsBeforeDurable": 40,
@@ -103,12 +103,13 @@ def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compact
 @pytest.mark.parametrize("form", range(len(APPLICATIONS)))
 def test_a_crash_after_any_effect_is_survived(form: int) -> None:
     """One healthy history, crashed after each of its effects in turn, which is before the next."""
-    whole = play(Script(7, form, 12, ()))
+    seed = (7, 9)[form % 2]  # without and with transactions of producers
+    whole = play(Script(seed, form, 12, ()))
     assert whole.rules.violations == []
     assert sum(event["type"] == EventType.ALERT for event in whole.rules.shown.values()) > 3
     for at in range(1, whole.effects + 1):
         for fault in (Fault.KILL_AFTER, (Fault.UNKNOWN, Fault.DELAYED)[at % 2]):
-            script = Script(7, form, 12, ((at, fault),))
+            script = Script(seed, form, 12, ((at, fault),))
             assert play(script).rules.violations == [], script
 
 
@@ -167,9 +168,12 @@ def _closes_and_retires(engine: Engine) -> Iterator[None]:
 def test_a_run_that_stays_open_is_caught(module, mistakes, said, monkeypatch):
     for name, mistake in mistakes.items():
         monkeypatch.setattr(module, name, mistake)
-    faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))
-    found = played(partial(history, faults=faults), range(100), most=1)
-    assert any(said in text for _, violations in found.failures for text in violations)
+    for at in range(30, 50):
+        faults = ((at, Fault.RECONFIGURE), (at + 1, Fault.UNKNOWN))
+        found = played(partial(history, faults=faults), range(25), most=1)
+        if any(said in text for _, violations in found.failures for text in violations):
+            return
+    pytest.fail(f"no history shows that it {said}")
 
 
 def test_a_query_with_two_alerts_is_found() -> None:

@@ -29,23 +29,23 @@ from stream_svt.errors import (
     UnreadableState,
 )
 from stream_svt.kafka.clients import BrokerUnavailable, Fenced
-from stream_svt.monitor.accounts import BOUNDS, Bounds
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.operations import TO_MONITORS, Action, Command
 from stream_svt.monitor.released import Totals
+from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig
+from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.log import Broker, Effect, Entry, Fate, ModelLog, Txn, finish, journal_of, lived
-from tests.simulation.rules import Known, Rules
+from tests.simulation.rules import DictionaryCache, Rules
 from tests.simulation.script import Fault, Script
 from tests.support.verifier import FRAME
 
@@ -54,7 +54,8 @@ SUCCESSOR = "app"
 """Name of who goes on with a closed application, on a log of its own."""
 _WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 _ACTIONS = (
-    *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
+    *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET, Action.MUTE)),
+    Action.UNMUTE,
     Action.ACCEPT_LOSS,
 )
 _BOUNDS = (
@@ -66,6 +67,8 @@ _BOUNDS = (
 )
 _IDLE = 3
 """Fetches that found nothing, after which an owner counts as idle; one that is parked does at once."""
+_PATIENCE = 60
+"""Effects for which a pause waits."""
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""
 
@@ -90,14 +93,14 @@ class Silent:
         return lambda *_, **__: None
 
 
-ONE_SHARD = Homes(1, "murmur2")
+ONE_SHARD = Partitioning(1, "murmur2")
 
 
 @dataclass(frozen=True)
 class ModelWorkload(AppliedWorkload):
     """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
 
-    homes: Homes = ONE_SHARD
+    partitioning: Partitioning = ONE_SHARD
     entropy: Callable[[int], bytes] = os.urandom
     decoder: type[QueryDecoder] = QueryDecoder
     bounds: Bounds = BOUNDS
@@ -130,8 +133,8 @@ class Positions:
         self._broker = broker
         self._positions: dict[str, int] = {}
 
-    async def position(self, topic: str) -> int:
-        return self._positions[topic]
+    def position(self, topic: str) -> int | None:
+        return self._positions.get(topic)
 
     def seek(self, topic: str, offset: int) -> None:
         self._positions[topic] = offset
@@ -139,12 +142,15 @@ class Positions:
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         return await Effect("spans", lambda: {topic: self._broker.span(topic) for topic in topics})
 
+    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        return self._broker.ids(topics)
+
     async def scan(self, topic: str, start: int, take: Callable[[Any], None]) -> None:
         for entry in await Effect("scan", lambda: list(self._broker.read(topic, start))):
             take(entry)
 
     def high_water(self, topic: str) -> int | None:
-        return self._broker.span(topic)[1]
+        return self._broker.span(topic, committed=False)[1]
 
     def _take(self, topics: Iterable[str], most: Callable[[int], int]) -> dict[str, list[Entry]]:
         """Return what comes next: of so many records so many."""
@@ -154,9 +160,11 @@ class Positions:
             if not first <= self._positions[topic] <= end:
                 raise RecordsLost(f"offsets are out of range on {topic}")
             entries = list(self._broker.read(topic, self._positions[topic]))
-            if entries:
-                found[topic] = entries[: most(len(entries))]
-                self._positions[topic] = found[topic][-1].offset + 1
+            taken = entries[: most(len(entries))] if entries else []
+            # A consumer also passes what is no record, once all records before it are taken.
+            self._positions[topic] = end if len(taken) == len(entries) else taken[-1].offset + 1
+            if taken:
+                found[topic] = taken
         return found
 
 
@@ -202,7 +210,7 @@ class ModelFeed(Positions):
 @dataclass(frozen=True, slots=True)
 class Backup:
     records: dict[bytes, bytes]
-    known: Known
+    known: DictionaryCache
 
 
 @dataclass
@@ -252,15 +260,16 @@ class World:
         self._topics = sorted({topic for spec in specs for topic in spec.topics()})
         self.rules = Rules(self.broker, *specs)
         self._writer = random.Random(script.seed + 1)
+        self._producer = random.Random(f"{script.seed}/producer")
         self.unwritten = script.queries
         self._commands = 0
         self._paused = False
         self._calm = False
-        self._backups: list[Backup] = [Backup({}, Known({}))]
+        self._backups: list[Backup] = [Backup({}, DictionaryCache({}))]
         self.damaged: bytes | None = None
         self._beside: list[Backup] = []
         self._newest: Backup | None = None
-        self._alerts: tuple[list[Entry], int | None] | None = None
+        self._alerts: tuple[list[Entry], int | None, str] | None = None
         self._was_damaged = False
         self.closes = False
         self._judge = self.broker.decided
@@ -280,7 +289,7 @@ class World:
         return process
 
     async def _live(self, process: Process) -> None:
-        """ShardSession after session, as `stream_svt.service.shard.Shard` does."""
+        """ShardSession after session, as `stream_svt.worker.shard.Shard` does."""
         version = 0
         while not process.stop:
             newest = len(self._applied)
@@ -398,9 +407,9 @@ class World:
         if all(p.idle > _IDLE for p in awake) and not self._delayed:
             # Nothing more will happen by itself: bring the next queries and the next fault forward.
             self._write(self.unwritten)
-            self._faults = [(self.effects, self._faults[0][1]), *self._faults[1:]] if self._faults else []
             if not self._faults:
                 return False
+            self._faults[0] = self.effects - _PATIENCE, self._faults[0][1]
         self._step(process)
         return True
 
@@ -420,12 +429,17 @@ class World:
         self._variant.watch(self, process.status)
         self.effects += 1
         self._pass_time(effect)
-        if self._faults and self._faults[0][0] <= self.effects:
+        if self._faults and self._faults[0][0] <= self.effects and not self._waits(effect, *self._faults[0]):
             fault = self._faults.pop(0)[1]
             self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
             self._disturb(process, effect, fault)
         else:
             self._let_happen(process, effect)
+
+    def _waits(self, effect: Effect, at: int, fault: Fault) -> bool:
+        """Whether an operator's pause waits, for a while, until a process is about to commit what it tested."""
+        loses = effect.kind == "end" and self.rules.computed.unsettled
+        return fault is Fault.PAUSE and not loses and self.effects < at + _PATIENCE
 
     def _pass_time(self, effect: Effect) -> None:
         self.now += self.chance.random() * 0.02
@@ -445,7 +459,10 @@ class World:
                 self._attempt(effect)
                 self._kill(process)
             case Fault.PAUSE:
-                self._command(Action.PAUSE)
+                self._commands += 1
+                self.rules.plain, self._paused = False, True
+                dataset = "" if self._commands % 2 else self.chance.choice(DATASETS)
+                self._send(Action.PAUSE, dataset=dataset, now=self.chance.random() < 0.2)
                 self._kill(process)
             case Fault.LOST:
                 process.error = BrokerUnavailable("the request was lost")
@@ -475,7 +492,7 @@ class World:
             self._attempt(effect)
             return
         for topic in (*self._topics, CONTROL):
-            for last in self.broker.partitions[topic][-1:]:
+            for last in [entry for entry in self.broker.partitions[topic] if entry.visible][-1:]:
                 self.broker.write(topic, last.key, last.value)
 
     def _operate(self, process: Process, fault: Fault) -> None:
@@ -514,9 +531,10 @@ class World:
                 if topic == "alerts" and self.rules.contradicted:
                     return  # one accident at a time: each is mended by taking it back
                 was, first = self.broker.partitions.get(topic, []), self.broker.first.get(topic)
+                was_id = self.broker.topic_ids.get(topic, "")
                 self.rules.make_anew(topic)
                 if topic == "alerts" and self.rules.contradicted:
-                    self._alerts = was, first
+                    self._alerts = was, first, was_id
 
     def _damage(self) -> None:
         """Change a byte of a state record; mend what was damaged before."""
@@ -568,8 +586,25 @@ class World:
         for _ in range(min(count, self.unwritten)):
             topics = usual if self._writer.random() < 0.8 else self._topics
             key, body = self._application.query(self._writer, self.script.queries - self.unwritten)
-            self.broker.write(self._writer.choice(topics), key, body)
+            self._produce(self._writer.choice(topics), key, body)
             self.unwritten -= 1
+
+    def _produce(self, topic: str, key: bytes, body: bytes) -> None:
+        """Write a query: in a transaction of its own, before or after offsets without a record, or as it is."""
+        producer, produced = self._producer, self.broker.produce
+        if not self.script.jumps or producer.random() < 0.5:
+            self.broker.write(topic, key, body)
+            return
+        if producer.random() < 0.3:  # more than a takeover replays
+            produced("shop", topic, [(key, body)] * producer.choice((1, 5, 60)), Fate.ABORTED)
+        name = producer.choice(("shop", "other"))
+        produced(name, topic, [(key, body)], producer.choice((Fate.OPEN, Fate.ABORTED, Fate.COMMITTED)))
+        # The producer begins its next transaction later: one that is open ends then, aborted.
+        if producer.random() < 0.5:
+            produced(name, topic, [(key, body), (key, body)], Fate.COMMITTED)
+            self.broker.compact(topic, len(self.broker.partitions[topic]) - producer.choice((2, 3)))
+        else:
+            self.broker.write(topic, key, body)
 
     def _command(self, action: Action | None = None) -> None:
         """Have an operator send a command, or somebody send what is none of his."""
@@ -585,7 +620,14 @@ class World:
         dataset = "" if to_all else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         now = action is Action.PAUSE and self.chance.random() < 0.3
-        self._send(action, dataset=dataset, limit=limit, now=now)
+        by_name = random.Random(f"{self.script.seed}/{self._commands}").random() < 0.5
+        several = DATASETS if to_all and by_name and action in TO_MONITORS else ()
+        lasts = action is Action.PAUSE and self.chance.random() < 0.5
+        until = self._now_ms() + self.chance.choice((0, 500, 20_000)) if lasts else 0
+        series = f"i{self.chance.randrange(6)}" if action in (Action.MUTE, Action.UNMUTE) else ""
+        word = self.chance.choice(("run", "period")) if action is Action.MUTE else ""
+        ends = {"until": until, "until_word": word}
+        self._send(action, dataset=dataset, datasets=several, limit=limit, now=now, series=series, **ends)
 
     def _send(self, action: Action, ahead: int = 1, state: str = "", name: str = "", **fields: Any) -> None:
         """Send a command with the number that its shard's state, as it is durable now, wants next."""
@@ -697,7 +739,7 @@ class World:
         if self._newest is not None:
             self._put_back(self._newest)
         elif self._alerts is not None:
-            self.broker.partitions["alerts"], first = self._alerts
+            self.broker.partitions["alerts"], first, self.broker.topic_ids["alerts"] = self._alerts
             if first is not None:
                 self.broker.first["alerts"] = first
         self._newest = self._alerts = None
@@ -762,10 +804,10 @@ class World:
         self._calm = True
         self._faults = []
         self._kill_all()
+        self._write(self.unwritten)
         self.broker.settle(abandoned=True)  # of owners that are gone: whoever comes fences its own name only
         self._mend()
         self._belong_together()
-        self._write(self.unwritten)
         process = self._spawn()
         resumed = -1
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
@@ -783,7 +825,16 @@ class World:
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
         self.broker.settle()
+        self._require_all_read(process)
         self.rules.finish()
+
+    def _require_all_read(self, process: Process) -> None:
+        """Demand that the positions that an owner has stored are the ends of its topics."""
+        status = process.status
+        if self.closed or process in self._processes:
+            return
+        ends = {topic: self.broker.span(topic)[1] for topic in status.offsets}
+        self.rules.require(status.offsets == ends, f"positions {status.offsets} are not the ends {ends}")
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:

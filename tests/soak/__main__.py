@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from functools import partial
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.simulation import soak as simulation
 from tests.soak import blows, forward, fuzz, hour, report, taint
 from tests.support.cluster import ThreeBrokers

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.soak.stage import PARTITIONS, Outcome, Stage, asked
 from tests.support.cluster import REPLICAS, ThreeBrokers
 from tests.support.process import Service

@@ -14,7 +14,7 @@ from pathlib import Path
 from aiohttp import web
 from aiokafka.errors import KafkaError
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.soak.stage import Outcome
 from tests.support import records
 from tests.support.forwarding import FAST, Forwarder, Stage, serving

@@ -23,33 +23,41 @@ from unittest import mock
 
 import msgspec
 
+from stream_svt.application.config import parse_config
+from stream_svt.application.signatures import HEADER, Verifier, shared_key
+from stream_svt.columns import decimals
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.errors import ConfigError, StreamSvtError, UnreadableState
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor import operations, released
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.takeover import load
-from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.controls import CommandState, Controls, Gate, Refusal, accept_all, decode_command
+from stream_svt.protocol.controls import (
+    CommandPhase,
+    CommandState,
+    Controls,
+    Refusal,
+    accept_all,
+    decode_command,
+)
+from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
-from stream_svt.service import exact, json_columns
-from stream_svt.service.avro import Schema, UnusableSchema
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.config import parse_config
-from stream_svt.service.dataset_index import DatasetIndex
-from stream_svt.service.homes import Homes
-from stream_svt.service.reasons import Reason
-from stream_svt.service.signatures import HEADER, Verifier, shared_key
+from stream_svt.queries.avro.columns import RecordSchema, UnusableSchema
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.queries.fast_json import columns
+from stream_svt.queries.reasons import Reason
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.records import RecordLayout
-from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import CONTEXT, Entry, finish, holding
 from tests.soak import poison, report
 from tests.soak.stage import Outcome
 from tests.support import batches
 from tests.support.avro import AtHand, encode, varint
 from tests.support.avro import record as schema_of
+from tests.support.forgeries import CONTENTS
 
 _T = TypeVar("_T")
 DEFAULT_COUNT = 20_000
@@ -150,7 +158,7 @@ def record_of(
 
 def together(decoder: QueryDecoder, records: list[Entry]) -> QueryBatch:
     """Decode records, those of a common shape as if they were many."""
-    with mock.patch.object(json_columns, "FEW", 2):
+    with mock.patch.object(columns, "FEW", 2):
         return decoder.decode(records)
 
 
@@ -163,7 +171,7 @@ class Fuzzer:
         self.outcomes: Counter[str] = Counter()
         self.violations: list[str] = []
         self.spec = load_spec(SPEC)
-        directory = DatasetIndex(["a", "b"], partition=0, homes=Homes(1, "murmur2"))
+        directory = DatasetIndex(["a", "b"], partition=0, partitioning=Partitioning(1, "murmur2"))
         self._decoder = QueryDecoder("t", directory, ["hot", "swept"])
         self._mapped = QueryDecoder("t", directory, [], MAPPED)
         known = {256 * number: schema for number, schema in enumerate(SCHEMAS)}
@@ -294,7 +302,7 @@ class Fuzzer:
         batch = self._hold("query", b"", lambda: together(self._decoder, records))
         if batch is None:
             return
-        self.kinds["query"] += len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum())
+        self.kinds["query"] += len(batch.rejects) + int((batch.whole == decimals.NO_NUMBER[0]).sum())
         self._check(batch, records, good)
         step = self._engine.step(batch)
         while not step.done:
@@ -361,11 +369,14 @@ class Fuzzer:
             text = text.replace(*chance.sample(WORDS, 2), chance.randint(1, 2))
         if chance.random() < 0.5:
             text = self.mutated(text.encode()).decode("utf-8", "replace")
-        read = self._hold("schema", text.encode(), lambda: Schema(text, AVRO), UnusableSchema)
+        read = self._hold("schema", text.encode(), lambda: RecordSchema(text, [("n",)]), UnusableSchema)
         self.outcomes["schema refused" if read is None else "schema read"] += 1
-        if read is not None:
-            for message in (full, good[:5] + chance.randbytes(200)):
-                self._hold("record", message, lambda: read.decode(message))  # noqa: B023
+        changed = QueryDecoder("t", self._avro.dataset_index, [], AVRO, AtHand({0: text}))
+        records = [
+            record_of(offset, b"a", good[:1] + bytes(4) + body)
+            for offset, body in enumerate([full[5:], good[5:], chance.randbytes(200)])
+        ]
+        self._hold("record", text.encode(), lambda: (changed.lack(records), together(changed, records)))
 
     def _beside(self, kind: str, decoder: QueryDecoder, good: bytes, odd: list[Callable[[], bytes]]) -> None:
         """Decode odd records between good ones."""
@@ -381,7 +392,7 @@ class Fuzzer:
             records = [one if not decoder.lack([one])[1] else replace(one, value=b"") for one in records]
         batch = self._hold(kind, b"", lambda: together(decoder, records))
         if batch is not None:
-            self.kinds[kind] += len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum())
+            self.kinds[kind] += len(batch.rejects) + int((batch.whole == decimals.NO_NUMBER[0]).sum())
             self._check(batch, records, places)
 
     def _keep(self) -> None:
@@ -480,13 +491,13 @@ class Fuzzer:
         record = replace(record, offset=self._control_end)
         self._control_end += 1
         message, before = record.value or b"", self._controls.snapshot
-        found = self._hold("signed command", message, lambda: self._controls.read(record, Gate.OPEN))
+        found = self._hold("signed command", message, lambda: self._controls.read(record, CommandPhase.OPEN))
         if isinstance(found, str):
             self._refused_command(found, message)
         elif isinstance(found, Command):
             if bad or (found.state, found.number) != (STATE, before.number + 1):
                 self._complain(f"a command was heard after {before} with headers {record.headers!r}", message)
-            self._controls.use_up(found, accepted=True)
+            self._controls.consume_number(found, accepted=True)
             self._copies.append(record)
 
     def columnar(self) -> None:
@@ -507,7 +518,7 @@ class Fuzzer:
             self.outcomes["columnar refused" if batch.rejects else "columnar read"] += 1
             for _, reason in batch.rejects:
                 self.outcomes[reason] += 1
-            if batch.rejects or exact.NO_NUMBER[0] in batch.whole:
+            if batch.rejects or decimals.NO_NUMBER[0] in batch.whole:
                 self.kinds["columnar"] += 1
             if any(reason not in REASONS for _, reason in batch.rejects):
                 self._complain(f"refused for {batch.rejects}", message)
@@ -518,9 +529,9 @@ class Fuzzer:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
         for _ in range(BATCH):
             message = poison.alerts(self.chance, self.mutated)
-            found = self._hold("alert", message, lambda: released.identity_of(message))  # noqa: B023
-            number = None if found is None else found[0]
-            if number is not None and not 0 <= number < 1 << 63:
+            found = self._hold("alert", message, lambda: released.event_in(message))  # noqa: B023
+            number = 0 if found is None else found.sequence
+            if not 0 <= number < 1 << 63:
                 self._complain(f"an alert with number {number}", message)
             before = self._audit.found
             self._hold("audited alert", message, lambda: self._audit.add(0, self._next, message))  # noqa: B023

@@ -1,7 +1,8 @@
 """Workers for an hour, one of them from beginning to end: ``tests/run soak hour [--minutes M]``.
 
 The one that stays is disturbed all the time: the others are killed and stopped, it reads its configuration again, the
-broker is restarted under it. Its memory and its open files must not grow.
+broker is restarted under it. Its memory and its open files must not grow. ``soak.hour mb_per_hour`` is the slope of its
+memory after the first ten minutes; of an hour and more it has a bound.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import random
 import secrets
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
+from tests.soak.report import Progress
 from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records
 from tests.support.keys import write_secrets
@@ -50,6 +53,10 @@ FILES_BOUND = 4
 """Growth, in bytes and files, from the maximum of an early part to that of the last part."""
 EARLY, LATE = (0.15, 0.4), (0.75, 1.0)
 """Shares of the time that are compared; before the first one caches fill."""
+SLOPE_BOUND = 5.0
+"""MB an hour, over an hour or more."""
+FILLING, SHORTEST = 600.0, 3600.0
+"""Seconds in which caches fill, and from which on the slope of a soak is judged: a shorter one has too few cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,11 @@ class Hour(Stage):
 
     spec: ClassVar = SPEC
     session: str = "6s"
-    state_settings: ClassVar[Mapping[str, str]] = {"segment.ms": "10000", "min.cleanable.dirty.ratio": "0.1"}
+    state_settings: ClassVar[Mapping[str, str]] = {
+        "segment.ms": "10000",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "60000",
+    }
     """It is compacted all the time, as over weeks: a takeover must not take longer and longer."""
 
     def __post_init__(self) -> None:
@@ -108,8 +119,10 @@ class Hour(Stage):
 
 
 async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
+    progress = Progress()
     while worker.alive:
         samples.append(look(worker.process.pid, time.monotonic() - began))
+        progress(len(samples), f", {samples[-1].memory / 1e6:.2f} MB, {samples[-1].files} files")
         await asyncio.sleep(2.0)
 
 
@@ -142,7 +155,21 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
             stage.outcome.violations.append("the worker that was to stay did not")
     stage.outcome.count = minutes
     compare(stage.outcome, samples, span)
+    judge_slope(stage.outcome, samples, span)
     return stage.outcome
+
+
+def judge_slope(outcome: Outcome, samples: list[Sample], span: float) -> None:
+    """Print and judge the slope of the memory once caches are filled: by least squares, in MB (10^6 bytes) an hour."""
+    first = min(FILLING, EARLY[0] * span)
+    filled = [(sample.at, sample.memory) for sample in samples if sample.at >= first]
+    if len(filled) < 2:
+        outcome.violations.append(f"no slope: the worker was looked at {len(filled)} times")
+        return
+    slope = statistics.linear_regression(*zip(*filled, strict=True)).slope * 3600 / 1e6
+    print(f"soak.hour mb_per_hour {slope:.2f}")
+    if span >= SHORTEST and slope > SLOPE_BOUND:
+        outcome.violations.append(f"memory grew by {slope:.2f} MB an hour, bound {SLOPE_BOUND:g}")
 
 
 def compare(outcome: Outcome, samples: list[Sample], span: float) -> None:

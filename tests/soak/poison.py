@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType, ReleasedEvent
+from stream_svt.monitor.state.accounts import Commit
 from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
-from tests.protocol.test_state_records import ALERTS
-from tests.service.test_poison import values as odd_columns
 from tests.simulation.log import CONTEXT, Broker, ModelLog, finish, journal_of
 from tests.support.alerts import account_of, alert, encoded, lifecycle
+from tests.support.forgeries import ALERTS
+from tests.support.query_records import odd_columns
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 

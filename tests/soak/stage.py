@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Self
 
 from aiokafka.errors import KafkaError
 
+from stream_svt.application.config import Config
 from stream_svt.errors import BrokerError
 from stream_svt.kafka.clients import Cluster
-from stream_svt.protocol.audit import Audit
-from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.config import Config
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.kafka.embedded import EmbeddedKafka
+from stream_svt.operate.audit import audit_state, audit_topic
+from stream_svt.protocol.history.audit import Audit
 from tests.support.process import Service
 from tests.support.topics import create_application
 from tests.support.verifier import Certain, Findings, Terms, verify

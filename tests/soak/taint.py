@@ -29,12 +29,12 @@ from stream_svt.mechanisms.contract import Neighbours, Outcomes, Top
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity, Sampler, draw_threshold
-from stream_svt.monitor import runs as opening
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.state import runs as opening
 from stream_svt.protocol.shard_states import ShardStatus
-from stream_svt.service.metrics import Metrics
 from stream_svt.settings.application import load_spec
+from stream_svt.worker.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import ModelWorkload, Variant, World
@@ -182,7 +182,7 @@ class AlignedEngine(Engine):
 
 
 @dataclass
-class Seen:
+class AlertScan:
     """What an outsider sees of one history, in order, with the time at which it can be seen."""
 
     lines: list[tuple[int, float, str]] = field(default_factory=list)
@@ -211,9 +211,9 @@ Engines = tuple[type[Engine], type[AlignedEngine]]
 """What the first and the second run of a pair are played with; leaks are variants of both."""
 
 
-def history(script: Script, values: Values, kind: type[Engine], **alignment: Any) -> tuple[World, Seen]:
+def history(script: Script, values: Values, kind: type[Engine], **alignment: Any) -> tuple[World, AlertScan]:
     """Play one of the two, the second with an alignment, and return what was seen."""
-    seen, log, messages = Seen(), logging.Handler(), list[str]()
+    seen, log, messages = AlertScan(), logging.Handler(), list[str]()
     log.emit = lambda record: messages.append(f"{record.levelname} {record.name} {record.getMessage()}")  # type: ignore[method-assign]
     pages: list[_Page] = []
     now = [0.0]
@@ -311,7 +311,7 @@ def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int,
     return places
 
 
-def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
+def _marks(seed: int, values: tuple[Fraction, ...], seen: AlertScan) -> list[str]:
     """Return where a value shows in what an outsider sees."""
     numbers = {number for *_, line in seen.lines for number in re.findall(r"\d{9,}", line)}
     found = numbers & {str(int(value // 1)) for value in values}

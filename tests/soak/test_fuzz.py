@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from stream_svt.application.signatures import Verifier
 from stream_svt.kafka import columns
 from stream_svt.protocol import sealing
-from stream_svt.service import columnar
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.reasons import Reason
-from stream_svt.service.signatures import Verifier
+from stream_svt.queries import columnar
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.reasons import Reason
 from tests.soak import fuzz
 from tests.soak.fuzz import COMMAND_REASONS, DEFAULT_COUNT, REASONS, Fuzzer
 
@@ -66,7 +66,7 @@ UNCHECKED = SimpleNamespace(
             "no public reason",
         ),
         (sealing, "AESGCM", lambda key: UNCHECKED, Fuzzer.state, "a changed record was opened"),
-        (fuzz.released, "identity_of", raises, Fuzzer.alert, "alert raised TypeError"),
+        (fuzz.released, "event_in", raises, Fuzzer.alert, "alert raised TypeError"),
         (Verifier, "__call__", raises, Fuzzer.command, "signed command raised TypeError"),
         (columnar, "_values", refuses, Fuzzer.columnar, "although only its values are odd"),
         (

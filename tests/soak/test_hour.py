@@ -12,7 +12,7 @@ import pytest
 
 from tests.soak import hour
 from tests.soak import stage as judge
-from tests.soak.hour import FILES_BOUND, MEMORY_BOUND, Hour, Sample, compare, look
+from tests.soak.hour import FILES_BOUND, MEMORY_BOUND, Hour, Sample, compare, judge_slope, look
 from tests.soak.stage import Outcome
 
 
@@ -31,6 +31,27 @@ def test_growth_beyond_a_bound_is_a_violation(memory: int, files: int, said: lis
     grown = [(at, 100_000_000 + memory * at // 1000, 20 + files * at // 1000) for at in range(1000)]
     found = _judged([Sample(*one) for one in grown])
     assert all(text.startswith(f"growth of {what}") for text, what in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hours", "grown_per_hour", "is_violation"),
+    [(2, 4.9, False), (2, 5.1, True), (2, -20, False), (0.5, 20, False)],
+)
+def test_a_slope_beyond_its_bound_is_a_violation_over_an_hour_or_more(
+    capsys, hours: float, grown_per_hour: float, is_violation: bool
+) -> None:
+    """After ten minutes in which caches fill, and amid noise of a megabyte."""
+    outcome, span = Outcome(0), int(3600 * hours)
+    samples = [
+        Sample(at, int(100e6 + grown_per_hour * 1e6 * at / 3600 - (at < 600) * 50e6 + at % 7 * 1e5), 20)
+        for at in range(0, span, 2)
+    ]
+    judge_slope(outcome, samples, span)
+    name, unit, slope = capsys.readouterr().out.split()
+    assert (name, unit) == ("soak.hour", "mb_per_hour")
+    if span > 3600:
+        assert float(slope) == pytest.approx(grown_per_hour, abs=0.05)
+    assert bool(outcome.violations) is is_violation
 
 
 @pytest.mark.parametrize("moments", [[], [1.0], [200.0], [900.0]])

@@ -204,7 +204,7 @@ def play_top_k(top_k: TopK, values, runs, label, *, query_scale=1):
             for row, value in enumerate(values)
         ]
     )
-    order = np.argsort(-noisy, axis=0, kind="stable")[: top_k.count + 1]
+    order = np.argsort(-noisy, axis=0, kind="stable")[: top_k.k + 1]
     gaps = -np.diff(np.take_along_axis(noisy, order, axis=0), axis=0)
     if top_k.last_gap is LastGap.LEXICOGRAPHIC:
         gaps[-1] -= order[-1] < order[-2]
@@ -288,14 +288,14 @@ AUDITED = {
         resampled((-9, 0, -9, 0), (-9, -1, -9, -1), 0.5),
     ),
     "top-k": (
-        TopK(epsilon=ONE, count=2, monotonic=True),
+        TopK(epsilon=ONE, k=2, monotonic=True),
         {},
         0.75,
         first_two((0, 0, 0, 0), (0, 0, 1, 1)),
         first_two((0, 0, 0, 0), (-1, -1, 0, 0)),
     ),
     "top-k, plain last gap": (
-        TopK(epsilon=ONE, count=1, monotonic=True, last_gap=LastGap.PLAIN),
+        TopK(epsilon=ONE, k=1, monotonic=True, last_gap=LastGap.PLAIN),
         {},
         0.75,
         TIE,
@@ -329,7 +329,7 @@ BROKEN = {
         resampled((-1, 0, -1, 0), (0, 0, 0, 0), 3 / 8 + 2 / 8),
     ),
     "plain last gap of top-k at the price of the lexicographic one": (
-        TopK(epsilon=ONE, count=1, monotonic=True, last_gap=LastGap.PLAIN),
+        TopK(epsilon=ONE, k=1, monotonic=True, last_gap=LastGap.PLAIN),
         {"query_scale": 2},
         TIE,
     ),
@@ -384,7 +384,7 @@ def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
 
 @pytest.mark.parametrize("last_gap", [LastGap.LEXICOGRAPHIC, LastGap.PLAIN])
 def test_the_audited_rankings_are_those_of_step(last_gap):
-    top_k, values, runs = TopK(epsilon=3 * ONE, count=2, monotonic=True, last_gap=last_gap), (0, 1, 0, 1), 300
+    top_k, values, runs = TopK(epsilon=3 * ONE, k=2, monotonic=True, last_gap=last_gap), (0, 1, 0, 1), 300
     played = play_top_k(top_k, values, runs, b"steps")
     keyed, salts, _ = secrets(top_k, runs, b"steps")
     for number in range(runs):

@@ -9,11 +9,13 @@ from msgspec import structs
 from stream_svt.monitor.released import (
     Account,
     Alert,
+    Event,
     EventType,
     Lifecycle,
     NoiseLaw,
     Position,
     ReleasedEvent,
+    decode,
     encode,
 )
 
@@ -74,3 +76,8 @@ def encoded(
     event = ReleasedEvent(type=kind, id=event_id, sequence=sequence, subject=subject, data=data)
     usual = {"application": "retail-watch", "shard": 0, "time": TIME, "origin": "1-00000000000000aa"}
     return encode(event, **usual | changes)
+
+
+def event(data, kind: EventType | None = None) -> Event:
+    """Return the event as a subscriber receives it."""
+    return decode(encoded(1, data, kind=kind), partition=0, offset=3)

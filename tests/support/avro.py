@@ -81,17 +81,25 @@ class AtHand:
 
 @dataclass
 class Registry:
-    """A Schema Registry; ``answers`` are by id what it says instead of a schema: a status, or a body."""
+    """A Schema Registry; ``answers`` are by id or subject what it says instead of a schema: a status, or a body.
 
-    schemas: dict[int, Any] = field(default_factory=dict)
-    answers: dict[int, int | bytes] = field(default_factory=dict)
+    It ignores ``format=resolved``, as some do: ``references`` by id, and by subject, are subjects of version 1, or of
+    another one: ``page@2``, which is also how its schema is known.
+    """
+
+    schemas: dict[int | str, Any] = field(default_factory=dict)
+    answers: dict[int | str, int | bytes] = field(default_factory=dict)
+    references: dict[int | str, list[str]] = field(default_factory=dict)
     login: tuple[str, str] | None = None
     delay: float = 0.0
-    asked: list[int] = field(default_factory=list)
+    asked: list[int | str] = field(default_factory=list)
     url: str = ""
 
     async def answer(self, request: web.Request) -> web.Response:
-        number = int(request.match_info["number"])
+        found_by = request.match_info
+        number: int | str = int(found_by["number"]) if "number" in found_by else found_by["subject"]
+        if (version := found_by.get("version", "1")) != "1":
+            number = f"{number}@{version}"
         self.asked.append(number)
         await asyncio.sleep(self.delay)
         if self.login is not None:
@@ -103,12 +111,18 @@ class Registry:
             return web.Response(body=found)
         if found != 200:
             return web.json_response({"error_code": 40403}, status=found)
-        return web.json_response({"schema": json.dumps(self.schemas[number])})
+        references = [
+            {"name": subject, "subject": subject, "version": int(version or 1)}
+            for subject, _, version in (one.partition("@") for one in self.references.get(number, []))
+        ]
+        also = {"references": references} if references else {}
+        return web.json_response({"schema": json.dumps(self.schemas[number])} | also)
 
     @contextlib.asynccontextmanager
     async def started(self, port: int = 0) -> AsyncIterator[Registry]:
         application = web.Application()
         application.router.add_get("/schemas/ids/{number}", self.answer)
+        application.router.add_get("/subjects/{subject}/versions/{version}", self.answer)
         runner = web.AppRunner(application)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port)

@@ -65,6 +65,7 @@ class Logs(Brokers):
 
     chance: random.Random = field(default_factory=random.Random)
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    sizes: tuple[int, ...] = (1, 300, 5000)
 
     def write(self, place: TopicPartition, count: int = 1) -> None:
         log = self.logs.setdefault(place, Log())
@@ -85,7 +86,7 @@ class BatchClient(Client):
 
     def __init__(self, brokers: Logs) -> None:
         super().__init__(brokers)
-        self.logs, self.chance = brokers.logs, brokers.chance
+        self.logs, self.chance, self.sizes = brokers.logs, brokers.chance, brokers.sizes
         self._subscriptions = SimpleNamespace(
             reassignment_in_progress=False, is_assigned=lambda place: place in self.assignment()
         )
@@ -108,7 +109,7 @@ class BatchClient(Client):
             if log is None or state.paused or place in self._fetched or self.chance.random() < 0.3:
                 continue
             if state.position < log.end:
-                records = Batches(log.fetched(state.position, self.chance.choice((1, 300, 5000))))
+                records = Batches(log.fetched(state.position, self.chance.choice(self.sizes)))
                 fetched = PartitionRecords(
                     place, records, log.aborted_from(state.position), state.position, None, None, True, 1
                 )

@@ -14,26 +14,26 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.runs import Status
-from stream_svt.monitor.snapshot import RunState, to_bytes
+from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.state.runs import Status
+from stream_svt.monitor.state.snapshot import RunState, to_bytes
 from stream_svt.monitor.takeover import retire
-from stream_svt.protocol.controls import Controls, Gate, Repeated, accept_all, decode_command
+from stream_svt.protocol.controls import CommandPhase, Controls, Repeated, accept_all, decode_command
+from stream_svt.protocol.history.rollback import AlertScan
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.records import Record
-from stream_svt.protocol.rollback import Seen
 from stream_svt.protocol.session import ShardSession, Spans
-from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.ports import ShardLog
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.worker.ports import ShardLog
 
 
 class SameTransaction(Journal):
@@ -75,7 +75,7 @@ class TakesAnyState(Journal):
 class TakesCopiesForPublications(Journal):
     """Treats events of an aborted transaction as published."""
 
-    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[AlertScan, int, int]:
         seen, first, end = await super()._read_alerts(committed=committed)
         if committed:
             every, *_ = await super()._read_alerts()
@@ -86,7 +86,7 @@ class TakesCopiesForPublications(Journal):
 class PublishesAgain(Journal):
     """Does not check whether the outbox was already published."""
 
-    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[AlertScan, int, int]:
         seen, first, end = await super()._read_alerts(committed=committed)
         if committed:
             seen.waiting = 0
@@ -175,8 +175,10 @@ class Disobedient(ShardSession):
 
 
 class _PausesAtOnce(Controls):
-    def _passes(self, command: Command, gate: Gate) -> bool:
-        return super()._passes(command, gate) or (command.action is Action.PAUSE and gate is Gate.REPLAY)
+    def _passes(self, command: Command, phase: CommandPhase) -> bool:
+        return super()._passes(command, phase) or (
+            command.action is Action.PAUSE and phase is CommandPhase.REPLAY
+        )
 
 
 class PausesBeforeReplay(Disobedient):
@@ -186,12 +188,12 @@ class PausesBeforeReplay(Disobedient):
 
 
 class _AnyNumber(Controls):
-    def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
+    def read(self, record: Record, phase: CommandPhase) -> Command | Repeated | str | None:
         command = decode_command(record, accept_all)
         if isinstance(command, Command):
             command = msgspec.structs.replace(command, number=self.snapshot.number + 1)
             record = replace(record, value=msgspec.json.encode(command))  # type: ignore[type-var]
-        return super().read(record, gate)
+        return super().read(record, phase)
 
 
 class ComparesNoNumbers(Disobedient):
@@ -203,19 +205,27 @@ class ComparesNoNumbers(Disobedient):
 class NeverExpires(ShardSession):
     """Carries out commands however late it comes to them."""
 
-    async def _find_command(self, gate: Gate) -> Command | None:
-        found = await super()._find_command(gate)
+    async def _find_command(self, phase: CommandPhase) -> Command | None:
+        found = await super()._find_command(phase)
         return None if found is None else msgspec.structs.replace(found, expires=2**62)
+
+
+class StepsUnbounded(ShardSession):
+    """Steps records without a durable bound of how far it may have come."""
+
+    async def _step_batch(self, batch: QueryBatch, count: int, **options: bool) -> bool:
+        self.read_to[batch.topic] = max(self.read_to.get(batch.topic, 0), batch.end)
+        return await super()._step_batch(batch, count, **options)
 
 
 class UsesNumbersLate(ShardSession):
     """Stores the number of a command one transaction after its effect."""
 
     async def _carry_out_and_commit(self, command: Command) -> None:
-        if not command.for_all:
+        if not command.for_many:
             accepted = operations.apply(self.engine, command)
             await self.commit()
-            self.use_up(command, accepted=accepted)
+            self.consume_number(command, accepted=accepted)
             await self.commit()
         else:
             await super()._carry_out_and_commit(command)

@@ -13,15 +13,15 @@ import msgspec
 
 from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.monitor.operations import Action, Command
+from stream_svt.operate.audit import audit_topic, read_balances
+from stream_svt.operate.control import Reply, for_shards, send
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Audit
+from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.audit import audit_topic, read_balances
-from stream_svt.service.control import Reply, for_shards, send
-from stream_svt.service.worker import Worker
-from stream_svt.settings.application import Carried
+from stream_svt.settings.carried import Carried
+from stream_svt.worker.worker import Worker
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
@@ -94,7 +94,7 @@ class Application(Scene):
 
     async def charged(self) -> dict[str, int]:
         """Add up what all events charged, uncommitted ones included, each once."""
-        events = {envelope.id: data for envelope, data in await self.events("read_uncommitted")}
+        events = {event.id: event.data for event in await self.events("read_uncommitted")}
         found: dict[str, int] = defaultdict(int)
         for data in events.values():
             found[data.dataset] += round(data.account.charge * RUN) if data.account else 0

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from stream_svt.service.embedded import EmbeddedKafka, free_ports, new_cluster_id
+from stream_svt.kafka.embedded import EmbeddedKafka, free_ports, new_cluster_id
 from tests.support.topics import BROKER
 
 REPLICAS = 3

@@ -1,4 +1,4 @@
-"""What a columnar record means, row by row: the rules of `stream_svt.service.columnar` in Python objects."""
+"""What a columnar record means, row by row: the rules of `stream_svt.queries.columnar` in Python objects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from stream_svt.service import exact
-from stream_svt.service.columnar import _ERRORS, MAX_TEXT_IN_ALL, MalformedColumns, _column, _parts
-from stream_svt.service.reasons import MAX_TEXT, Reason
+from stream_svt.columns import decimals
+from stream_svt.queries.columnar import _ERRORS, MAX_TEXT_IN_ALL, MalformedColumns, _column, _parts
+from stream_svt.queries.reasons import MAX_TEXT, Reason
 
 _Arrow: TypeAlias = Any
 _IS_NUMBER = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -117,14 +117,14 @@ def _limit(value: float | Decimal) -> Fraction:
         is_number = math.isfinite(value) and (not value or abs(value) > 1e-300)
         found = Fraction(value) if is_number else None
     else:
-        found = exact.threshold(str(value).encode())
+        found = decimals.threshold(str(value).encode())
     if found is None:
         raise MalformedColumns(Reason.BAD_THRESHOLD)
     return found
 
 
 def _values(part: _Arrow) -> list[tuple[int, int]]:
-    nothing = [exact.NO_NUMBER] * part.num_rows
+    nothing = [decimals.NO_NUMBER] * part.num_rows
     column = _column(part, "value")
     try:
         if column is None or column.validate() is not None:
@@ -140,14 +140,14 @@ def _values(part: _Arrow) -> list[tuple[int, int]]:
     except _ERRORS:
         return nothing
     known = range(len(entries))
-    return [entries[code] if code in known else exact.NO_NUMBER for code in codes]
+    return [entries[code] if code in known else decimals.NO_NUMBER for code in codes]
 
 
 def _split(value: float | Decimal | None, units: int) -> tuple[int, int]:
     """Return the parts of a number; one that 64 bits do not hold in such ``units`` saturates."""
     if value is None:
-        return exact.NO_NUMBER
+        return decimals.NO_NUMBER
     if units and not -(1 << 63) <= Fraction(value) * units < 1 << 63:
-        return (exact.LIMIT if value > 0 else -exact.LIMIT), 0
+        return (decimals.LIMIT if value > 0 else -decimals.LIMIT), 0
     number = Decimal(value if isinstance(value, int | Decimal) else float(value))
-    return exact.NO_NUMBER if number.is_nan() else exact.split(number)
+    return decimals.NO_NUMBER if number.is_nan() else decimals.split(number)

@@ -11,19 +11,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from stream_svt.columns.decimals import split
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
-from stream_svt.monitor.runs import Plan, Runs, Status
-from stream_svt.monitor.snapshot import RunState, Signal
+from stream_svt.monitor.state.accounts import BOUNDS, Bounds, Commit
+from stream_svt.monitor.state.runs import Plan, Runs, Status
+from stream_svt.monitor.state.snapshot import RunState, Signal
 from stream_svt.monitor.takeover import check_declared, close_undeclared, load, load_in_slices, retire
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.proving import streams
 from stream_svt.proving.streams import Row as Query
-from stream_svt.service.exact import split
 from stream_svt.settings import monitors as monitor_spec
 from stream_svt.settings.application import ApplicationSpec
 

@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 from aiohttp import web
+from aiokafka import ConsumerRecord
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, load_forward_config
 from stream_svt.forward.delivery import Answer
-from stream_svt.forward.event import AlertRecord, Request, receive
+from stream_svt.forward.event import Request
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
-from stream_svt.monitor.released import Alert, EventType, Lifecycle
+from stream_svt.monitor.released import Alert, AnyEvent, EventType, Lifecycle, decode, received
 from tests.support import records
 from tests.support.alerts import alert, encoded
 from tests.support.keys import write_secrets
@@ -31,10 +33,14 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 """Short waits, for a destination with a receiver of a test."""
 
 
-def received(
-    data: Alert | Lifecycle | None = None, *, kind: EventType | None = None, sequence: int = 1
-) -> AlertRecord:
-    return receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
+def record_of(body: bytes, partition: int = 0, offset: int = 1) -> tuple[ConsumerRecord, AnyEvent | None]:
+    """Return a record of the alert topic, and the event in it."""
+    record = SimpleNamespace(value=body, key=b"shop", partition=partition, offset=offset)
+    return record, received(body, partition, offset)
+
+
+def event_of(data: Alert | Lifecycle | None = None, *, kind: EventType | None = None) -> AnyEvent:
+    return decode(encoded(1, data or alert(), kind=kind))
 
 
 def write_keys(directory: Path) -> None:
@@ -162,13 +168,13 @@ class Stage:
         write_keys(directory)
 
     def configure(self, *destinations: str, **keys: str) -> None:
-        """Write the configuration; each destination is YAML without its braces."""
+        """Write the configuration; each destination is YAML without its braces, and begins with the oldest event."""
         text = (
             f'kafka: {{bootstrap_servers: "{self.servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
             f"topic: {self.topic}\ngroup: {self.topic}\npark_topic: {self.topic}-parked\n"
         )
         text += "".join(f"{name}: {value}\n" for name, value in keys.items())
-        text += "destinations:\n" + "".join(f"  - {{{one}}}\n" for one in destinations)
+        text += "destinations:\n" + "".join(f"  - {{start_at: earliest, {one}}}\n" for one in destinations)
         (self.directory / "forward.yaml").write_text(text)
 
     def start(self, *options: str) -> Forwarder:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.takeover import (
     change_spec_in_slices,
@@ -18,9 +19,8 @@ from stream_svt.monitor.takeover import (
     retire,
     retired_datasets,
 )
-from stream_svt.service.homes import Homes
-from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.worker.workload import AppliedWorkload
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
 
 DAY_MS = 86_400_000
@@ -42,7 +42,7 @@ class GeneratedPlay(Play):
     def open(self, spec: ApplicationSpec | None = None, now_ms: int | None = None) -> None:
         """Take over as a worker with this specification does at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
-        workload = AppliedWorkload(self.spec, Homes(1, "murmur2"), (1, "digest"), now_ms=self.now_ms)
+        workload = AppliedWorkload(self.spec, Partitioning(1, "murmur2"), (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, retired_datasets(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
         finish(

@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor import queue_journal, sweep
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType
-from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
-from stream_svt.monitor.sweep import OpenSets, columns_of
+from stream_svt.monitor.state import queue_journal
+from stream_svt.monitor.state.queue_journal import Queue
+from stream_svt.monitor.state.snapshot import Block, OpenSet, Waiting
+from stream_svt.monitor.takeover import change_spec
+from stream_svt.monitor.testing import sweep
+from stream_svt.monitor.testing.retry import RetryQueue
+from stream_svt.monitor.testing.sweep import OpenSets, columns_of
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.engine_play import Play, Query
 
@@ -69,6 +71,9 @@ FORMS = {
     "correction: {annealed: {start: 12, end: 2}}",
     "retry limited": f"{_LIMITED}, {_RETRY}, max_runs: 2 per 3s",
 }
+
+MONOTONIC = [form for form in FORMS.values() if "monotonic: true" in form]
+"""Forms that may read one topic: its monitors declare the same."""
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
@@ -257,3 +262,22 @@ def _units(account: Any, amount: float) -> int:
 def _assert_balance(account: Any, charged: int) -> None:
     assert charged == _units(account, account.spent)
     assert charged + _units(account, account.reserved) <= _units(account, account.limit)
+
+
+def ample_spec(*forms: str) -> ApplicationSpec:
+    """Return the specification of monitors whose budget lasts."""
+    return spec_of(*forms, datasets="{names: [a, b, c], limit: 40, unit: one basket}")
+
+
+def ample_play(*forms: str) -> Play:
+    """Return a play of such monitors with a few queries behind it."""
+    play = Play(ample_spec(*forms))
+    play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
+    return play
+
+
+def changed_to(play: Play, *forms: str) -> list[Any]:
+    """Change the specification while the play runs, and return the events of that."""
+    play.spec = ample_spec(*forms)
+    change_spec(play.engine, play.spec)
+    return play.commit().events

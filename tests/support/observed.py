@@ -31,7 +31,7 @@ COMPRESSION = 24
 """How many times shorter the ranges of rules are here."""
 WORKERS = 2
 HIGH, LOW = 50_000, 100
-SMALL, RHO, ENDLESS = "shop-small", "shop-south", "shop-airport"
+SMALL, RHO, UNDECLARED = "shop-small", "shop-south", "shop-airport"
 """Datasets: one that is soon exhausted, one that counts rho, one without a horizon."""
 
 SPEC = """
@@ -40,7 +40,7 @@ kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval
 topics: {{partitions: {partitions}}}
 commit: {{interval: 200ms}}
 datasets:
-  - {{name: shop-small, limit: {{epsilon: 2}}, unit: one basket, horizon: 11h}}
+  - {{name: shop-small, limit: {{epsilon: 9/4}}, unit: one basket, horizon: 11h}}
   - {{name: shop-north, limit: {{epsilon: 30}}, unit: one basket, horizon: 1d}}
   - {{name: shop-south, limit: {{rho: 9}}, unit: one basket, horizon: 7d}}
   - {{name: shop-east, limit: {{epsilon: 30}}, unit: one basket, horizon: 30d}}
@@ -144,7 +144,7 @@ class Fleet(Scene):
         self._monday = today - dt.timedelta(days=today.weekday())
         self.week = "shop-{}-w{:02}".format(*self._monday.isocalendar()[:2])
         places = ("north", "east", "west", "centre")
-        self.names = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
+        self.names = [SMALL, RHO, UNDECLARED, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
         self._forward_port = free_port()
         self.news = False

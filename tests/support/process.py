@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stream_svt.service.embedded import free_ports
+from stream_svt.kafka.embedded import free_ports
 
 COMMAND = [sys.executable, "-m", "stream_svt"]
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-from stream_svt.service.embedded import EmbeddedKafka, free_ports
+from stream_svt.kafka.embedded import EmbeddedKafka, free_ports
 
 
 class Api(IntEnum):

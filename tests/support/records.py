@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
-from tests.support.homes import partition_of
+from tests.support.partitioning import partition_of
 from tests.support.topics import administrator
 
 Written = tuple[int | None, bytes | None, bytes | None]

@@ -13,20 +13,20 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
 
+from stream_svt.application.config import parse_config
 from stream_svt.errors import StateRolledBack
 from stream_svt.kafka.clients import REBALANCE_TIMEOUT, Cluster
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
-from stream_svt.service import group as groups
-from stream_svt.service import remedy
-from stream_svt.service import shard as module
-from stream_svt.service.config import parse_config
-from stream_svt.service.group import Group
-from stream_svt.service.metrics import Metrics
-from stream_svt.service.ports import ShardFeed
-from stream_svt.service.remedy import Survey
-from stream_svt.service.shard import Shard, WorkerParts
-from tests.service.test_metrics import SPEC
+from stream_svt.worker import failures
+from stream_svt.worker import group as groups
+from stream_svt.worker import shard as module
+from stream_svt.worker.failures import Survey
+from stream_svt.worker.group import Group
+from stream_svt.worker.metrics import Metrics
+from stream_svt.worker.ports import ShardFeed
+from stream_svt.worker.shard import Shard, WorkerParts
 from tests.support.reading_client import Brokers
+from tests.support.shop import SPEC
 from tests.support.worker import until
 
 CONTROL = "control"
@@ -126,7 +126,7 @@ class Play:
             return Survey(spans, play.faults, bool(play.faults), records[COMMANDS])
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
-        monkeypatch.setattr(remedy, "survey", survey)
+        monkeypatch.setattr(failures, "survey", survey)
         monkeypatch.setattr(module, "journal_of", lambda *_, **__: self.make_journal())
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))

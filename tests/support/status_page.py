@@ -7,11 +7,14 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
-from stream_svt.service.config import parse_config
-from stream_svt.service.web import Pages
-from stream_svt.service.web.overview import AlertsRead, Overview
-from stream_svt.service.worker import Worker, WorkerState
+import msgspec
+
+from stream_svt.application.config import parse_config
+from stream_svt.web import Pages, status
+from stream_svt.web.overview import AlertsRead, Overview
+from stream_svt.worker.worker import Worker, WorkerState
 from tests.support.process import free_port
+from tests.support.shop import SPEC, owned, view
 
 
 class Record(NamedTuple):
@@ -99,9 +102,23 @@ class Stage:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does."""
-        pages = Pages(self.worker, self.overview)
+        pages = Pages.of(self.worker, self.overview)
         await pages.open()
         try:
             yield self
         finally:
             await pages.close()
+
+
+def _status() -> dict[str, Any]:
+    """Return the status of a worker that owns a shard with two datasets, one of them unspent."""
+    worker = Stub(parse_config(SPEC))
+    (monitor,) = view("a", alerts=11, spent=1.5).monitors
+    spent = msgspec.structs.replace(
+        view("a", spent=1.5), monitors=[msgspec.structs.replace(monitor, top_branch_only=True)]
+    )
+    worker.shards = (owned(spent, msgspec.structs.replace(view("b"), monitors=[])),)
+    return msgspec.to_builtins(status(worker))
+
+
+STATUS = _status()

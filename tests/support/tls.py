@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from stream_svt.service.embedded import EmbeddedKafka, free_ports, new_cluster_id
+from stream_svt.kafka.embedded import EmbeddedKafka, free_ports, new_cluster_id
 from tests.support.issuer import AUDIENCE, Issuer
 from tests.support.keys import write_secrets
 

@@ -17,15 +17,15 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.application.config import Config, parse_config
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.monitor.released import Alert, AnyEvent, EventType, decode
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.config import Config, parse_config
-from stream_svt.service.homes import Homes
-from stream_svt.service.worker import Worker, WorkerState
-from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.sections import Partitioner
+from stream_svt.worker.worker import Worker, WorkerState
+from stream_svt.worker.workload import AppliedWorkload
 from tests.support import records
 from tests.support.process import Service, free_port
 from tests.support.topics import (
@@ -91,8 +91,8 @@ class Scene:
         self.ports: dict[Path, int] = {}
 
     @property
-    def homes(self) -> Homes:
-        return Homes(self.partitions, self.partitioner)
+    def partitioning(self) -> Partitioning:
+        return Partitioning(self.partitions, self.partitioner)
 
     @contextlib.asynccontextmanager
     async def on_stage(self, *, create: bool = True) -> AsyncIterator[Self]:
@@ -151,7 +151,7 @@ class Scene:
     async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
         """Have a worker adopt a version, by default the next one."""
         version = (number or worker.workload.version[0] + 1, config.spec.hash())
-        await worker.adopt(AppliedWorkload(config.spec, config.homes, version))
+        await worker.adopt(AppliedWorkload(config.spec, config.partitioning, version))
 
     async def stop(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -162,7 +162,7 @@ class Scene:
         for value in values:
             number = time.monotonic_ns()
             query = json.dumps({"id": f"q{number}", "value": value, "series": series or f"s{number}"})
-            key, home = dataset.encode(), self.homes.of(dataset.encode())
+            key, home = dataset.encode(), self.partitioning.of(dataset.encode())
             await self.producer.send(topic or self.queries, query.encode(), key=key, partition=home)
         await self.producer.flush()
 
@@ -170,7 +170,7 @@ class Scene:
         self, action: str, dataset: str = "", partition: int | None = None, **fields: object
     ) -> None:
         """Give the next command to a shard that keeps its state without a key."""
-        shard = self.homes.of(dataset.encode()) if partition is None else partition
+        shard = self.partitioning.of(dataset.encode()) if partition is None else partition
         state, number = await self.next_command(shard)
         expires = int(time.time() * 1000) + 60_000
         named = {"dataset": dataset, "state": state, "number": number, "expires": expires} | fields
@@ -241,16 +241,20 @@ class Scene:
         latest = {(record.partition, record.key): record.value for record in await self.read("state")}
         return {place: value for place, value in latest.items() if value is not None}
 
-    async def events(self, isolation: str = "read_committed") -> list[tuple[Envelope, Alert | Lifecycle]]:
+    async def events(self, isolation: str = "read_committed") -> list[AnyEvent]:
         return [decode(record.value) for record in await self.read("alerts", isolation)]
 
+    async def contents(self, kind: EventType) -> list:
+        """Return the contents of the events of a type."""
+        return [event.data for event in await self.events() if event.type == kind]
+
     async def alerts(self, isolation: str = "read_committed") -> list[Alert]:
-        return [data for _, data in await self.events(isolation) if isinstance(data, Alert)]
+        return [one.data for one in await self.events(isolation) if isinstance(one.data, Alert)]
 
     async def released(self, kind: EventType, count: int = 1) -> list[EventType]:
         """Wait until so many events of a kind are released, and return the kinds of all."""
         async with asyncio.timeout(20):
-            while (kinds := [envelope.type for envelope, _ in await self.events()]).count(kind) < count:
+            while (kinds := [event.type for event in await self.events()]).count(kind) < count:
                 await asyncio.sleep(0.1)
         return kinds
 

@@ -1,4 +1,4 @@
-"""All datasets of an application at a glance: whose budget ends first, what has halted, what lags behind."""
+"""All datasets of an application at a glance: whose budget ends first, what has stopped, what lags behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def page() -> Page:
     page = Page(
         pages.FLEET,
         "stream-svt / Fleet",
-        "All datasets of one application: what is left of their budgets, how fast it goes, what has halted and what "
+        "All datasets of one application: what is left of their budgets, how fast it goes, what has stopped and what "
         "lags behind. Privacy loss does not come back: a budget that is spent stays spent. Needs the rules of "
         "deploy/prometheus/rules, as the other dashboards do.",
         since="now-24h",
@@ -80,12 +80,12 @@ def _now() -> tuple[Builder[Panel], ...]:
             colors=((None, GOOD), (1, BAD)),
         ),
         number(
-            "Halted",
-            "Pairs of dataset and monitor that have halted and open no further run by themselves.",
-            in_state("halted"),
+            "Stopped",
+            "Pairs of dataset and monitor that open no run until an operator resamples: `on_halt: stop`, or closed.",
+            in_state("stopped"),
             unit="none",
             width=5,
-            colors=((None, GOOD), (1, CAREFUL)),
+            colors=((None, GOOD), (1, BAD)),
         ),
         number(
             "Alerts",
@@ -150,10 +150,10 @@ def _monitors() -> tuple[Builder[Panel], ...]:
                 Column("Tops", f"round({by_monitor(added('stream_svt_alerts_total'))})"),
                 Column("Runs", f"round({by_monitor(added('stream_svt_runs_total'))})"),
                 Column(
-                    "Halted on",
-                    by_monitor(of("stream_svt_monitor_datasets", state="halted")),
+                    "Stopped on",
+                    by_monitor(of("stream_svt_monitor_datasets", state="stopped")),
                     steps=((None, "text"), (1, CAREFUL)),
-                    description="Datasets on which it has halted.",
+                    description="Datasets on which it opens no run until an operator resamples.",
                 ),
                 Column(
                     "Limited on",

@@ -23,7 +23,8 @@ STATES = {
     "2": ("paused", CALM),
     "3": ("halted", CAREFUL),
     "4": ("exhausted", BAD),
-    "5": ("limited", CAREFUL),
+    "5": ("limited", BAD),
+    "6": ("stopped", BAD),
 }
 """The states of a monitor on a dataset, as numbers for a timeline, with their colours."""
 

@@ -1,0 +1,211 @@
+"""Compares the topics on the brokers with what the configuration needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from stream_svt.application.config import Config
+from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, partition_counts, started
+from stream_svt.settings.fields import Retry
+from stream_svt.wording import listed
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = 1.0
+"""Seconds before topics with problems are read again."""
+CREATE = "; 'stream-svt check -c FILE --create-topics' creates it"
+ALERT_TOPIC = (
+    f"; the alert topic is topics.alerts of the configuration, by default '<application>.alerts'{CREATE}"
+)
+"""Hint for a topic that an option names."""
+LOG_APPEND_TIME = "message.timestamp.type=LogAppendTime"
+SHOWN_TOPICS = 10
+"""Maximum number of missing topics that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Topics on the brokers: numbers of partitions, visible settings, and the topics with one replica."""
+
+    cluster_id: str
+    partitions: Mapping[str, int]
+    settings: Mapping[str, Mapping[str, str]]
+    single: frozenset[str] = frozenset()
+
+
+def wanted_topics(config: Config) -> dict[str, str]:
+    """Return the topics that the application needs, with the configuration fields that name them."""
+    names = ("control", "alerts", "state", "rejects", "config")
+    own = {getattr(config.topics, name): f"topics.{name}" for name in names}
+    return dict.fromkeys(config.spec.topics(), "monitors.topic") | own
+
+
+def retention_of(settings: Mapping[str, str]) -> list[str]:
+    """Return the settings of a topic by which it forgets records."""
+    names = ("retention.ms", "retention.bytes")
+    return [f"{name}={settings[name]}" for name in names if settings.get(name, "-1") != "-1"]
+
+
+def command_to_set(config: Config, topic: str, setting: str) -> str:
+    """Return the command of Apache Kafka that changes a setting of a topic."""
+    login = " --command-config client.properties" if config.kafka.security_protocol != "PLAINTEXT" else ""
+    at = f"kafka-configs.sh --bootstrap-server {config.kafka.bootstrap_servers[0]}{login}"
+    return f"'{at} --alter --entity-type topics --entity-name {topic} --add-config {setting}'"
+
+
+def unseen(topic: str, operation: str) -> str:
+    """Return a message for a topic that brokers do not list: it is missing, or this user has no right to it."""
+    return (
+        f"topic {topic!r} does not exist, or this user may not see it: then permission is missing, "
+        f"operation {operation} on resource TOPIC {topic!r}"
+    )
+
+
+def partitions_of(counts: Mapping[str, int], topic: str, operation: str = "READ", hint: str = CREATE) -> int:
+    """Return the number of partitions of a topic; raise BrokerError, ended by ``hint``, if brokers do not list it.
+
+    Clients wait, without an error, for topics that are missing or hidden from this user. ``counts`` are those of
+    `partition_counts`.
+    """
+    if not (count := counts.get(topic, 0)):
+        raise BrokerError(unseen(topic, operation) + hint)
+    return count
+
+
+async def read_partitions_of(
+    cluster: Cluster, topic: str, doing: str, operation: str = "READ", hint: str = CREATE
+) -> int:
+    """Read the number of partitions of a topic, as `partitions_of` does."""
+    return partitions_of(await partition_counts(cluster, doing), topic, operation, hint)
+
+
+async def read_topology(config: Config, cluster: Cluster) -> Topology:
+    """Read the application's topics and their settings from the brokers."""
+    doing = "looking at the topics"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        described = await admin.describe_topics(list(wanted_topics(config)))
+        parts = {topic["topic"]: topic["partitions"] for topic in described if topic["error_code"] == 0}
+        cluster_id = str((await admin.describe_cluster())["cluster_id"])
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in parts]
+        answers = await admin.describe_configs(resources) if resources else []
+    settings = {}
+    for error, _, _, name, entries in chain.from_iterable(answer.resources for answer in answers):
+        if error == 0:
+            settings[name] = {entry[0]: entry[1] for entry in entries}
+        else:
+            log.warning("event=settings_unknown topic=%s needs=DESCRIBE_CONFIGS", name)
+    single = frozenset(name for name, part in parts.items() if {len(one["replicas"]) for one in part} == {1})
+    return Topology(cluster_id, {name: len(part) for name, part in parts.items()}, settings, single)
+
+
+def problems(config: Config, topology: Topology) -> list[Problem]:
+    """Return why the service cannot work with these topics, with remedies."""
+    count, missing, found = config.topics.partitions, {}, []
+    for topic, field in wanted_topics(config).items():
+        has = topology.partitions.get(topic)
+        if has is None:
+            missing[topic] = field
+        elif has != count:
+            found.append(Problem(0, field, another_count(topic, has, count)))
+    if missing:
+        found.append(_missing(config, missing))
+    return [*found, *_setting_problems(config, topology)]
+
+
+def another_count(topic: str, has: int, wanted: int) -> str:
+    """Return a message for a topic whose number of partitions differs from the configuration."""
+    return (
+        f"topic {topic!r} has {has} partitions, topics.partitions says {wanted}: all topics of an application need "
+        "the same number. Before its first start, declare that of the query topics, and create its own topics with "
+        "it; later, close the application and carry its budgets over to a successor"
+    )
+
+
+def other_partitioner(applied: str, config: Config) -> ConfigError:
+    """Return the error for a configuration with another partitioner than every version of the application has."""
+    message = (
+        f"is {config.topics.partitioner}, and the application began with {applied}, which fixes the shard of every "
+        "dataset: a dataset would get a second ledger. Restore it; to change it, close the application and carry its "
+        "budgets over to a successor"
+    )
+    return ConfigError([Problem(0, "topics.partitioner", message)], config.source)
+
+
+def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
+    """Return one problem for all missing topics: before the first start, none exists."""
+    create, rejects = f"'stream-svt check -c {config.source} --create-topics'", config.topics.rejects
+    if len(topics) == 1:
+        [(topic, field)] = topics.items()
+        reason = unseen(topic, "WRITE" if topic == rejects else "READ")
+        return Problem(0, field, f"{reason}; {create} creates it")
+    names = list(map(repr, topics))
+    also = f", operation WRITE on {rejects!r}" if rejects in topics else ""
+    message = (
+        f"{len(names)} topics do not exist: {listed(names, SHOWN_TOPICS)}: create them with "
+        f"{create} (if they do exist, permission is missing: operation READ on resource TOPIC of each{also})"
+    )
+    return Problem(0, "topics", message)
+
+
+def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
+    own = config.topics
+    for topic, field in wanted_topics(config).items():
+        policy = topology.settings.get(topic, {}).get("cleanup.policy")
+        wanted = "compact" if topic in (own.state, own.config) else "delete"
+        # Settings may be hidden from this user.
+        if policy is None or policy == wanted or (wanted == "delete" and "compact" not in policy):
+            continue
+        harm = "compaction would drop records"
+        if wanted == "compact":
+            harm = f"retention would delete the {'ledger' if topic == own.state else 'configuration'}"
+        elif field == "monitors.topic":
+            harm = (
+                "of the queries of a dataset, which share its name as their key, compaction keeps the newest, and a "
+                "takeover could not test the others again"
+            )
+        remedy = command_to_set(config, topic, f"cleanup.policy={wanted}")
+        if field == "monitors.topic":
+            remedy = (
+                f"copy the queries to a topic of their own, or, if no reader needs the compaction, {remedy}"
+            )
+        message = f"topic {topic!r} has cleanup.policy={policy}, expected {wanted}: {harm}; {remedy}"
+        yield Problem(0, field, message)
+    for topic in config.spec.topics_with_broker_time():
+        settings = topology.settings.get(topic, {})
+        if settings and settings.get("message.timestamp.type") != "LogAppendTime":
+            message = (
+                f"topic {topic!r} has message.timestamp.type={settings.get('message.timestamp.type')}, "
+                "expected LogAppendTime: durations run on the broker's clock, not the producers'. "
+                f"{command_to_set(config, topic, LOG_APPEND_TIME)} sets it for later records; every reader of "
+                "the topic then sees the time of the append instead of the producer's, in its windows and joins, "
+                "too. If one needs the producer's time, copy the queries to a topic of their own"
+            )
+            yield Problem(0, "monitors.topic", message)
+    for number, monitor in enumerate(config.spec.monitors):
+        retention = topology.settings.get(monitor.topic, {}).get("retention.ms", "-1")
+        lifetime = monitor.append.lifetime.ms if isinstance(monitor.append, Retry) else None
+        if lifetime is not None and 0 <= int(retention) < lifetime:
+            message = (
+                f"{lifetime} ms is longer than topic {monitor.topic!r} keeps records "
+                f"(retention.ms={retention}): waiting queries could not be read again after a takeover"
+            )
+            yield Problem(0, f"monitors[{number}].append.retry.lifetime", message)
+
+
+async def require(config: Config, cluster: Cluster) -> Topology:
+    """Return the topology, or raise ConfigError with all problems."""
+    topology = await read_topology(config, cluster)
+    if problems(config, topology):
+        # Not every broker knows a topic right after its creation.
+        await asyncio.sleep(RETRY_AFTER)
+        topology = await read_topology(config, cluster)
+    if found := problems(config, topology):
+        raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
+    return topology

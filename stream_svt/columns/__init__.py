@@ -1,0 +1,1 @@
+"""Arrays that serve several rooms: texts, bytes, decimals, hash tables, and batches of queries."""

@@ -1,0 +1,137 @@
+"""Posts the alerts that stand to Alertmanager, apart from the delivery of other alerts: neither waits for the other.
+
+The alert topic is folded from its beginning, for the partitions that the destinations' groups gave to this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from aiokafka import TopicPartition
+
+from stream_svt.forward.conditions import Conditions, standing_alerts
+from stream_svt.forward.config import ForwardConfig
+from stream_svt.forward.delivery import Post, Route
+from stream_svt.forward.event import Request
+from stream_svt.forward.metrics import Result
+from stream_svt.kafka import clients as kafka
+
+log = logging.getLogger(__name__)
+
+LASTS: Final = 5
+"""Intervals after which an alert that is not posted again expires."""
+_SLICE: Final = 500
+"""Records folded between two yields to deliveries: a few milliseconds of work."""
+_READ_SECONDS: Final = 0.1
+_LEAST_PAUSE: Final = 1.0
+"""Least seconds between two posts to a destination, however often something changes."""
+_PART: Final = 200
+"""Largest number of alerts of a request."""
+
+
+class StandingAlerts:
+    """The conditions of the partitions that Alertmanager destinations have here, and their alerts."""
+
+    def __init__(self, config: ForwardConfig, routes: Sequence[tuple[Route, Post]]) -> None:
+        self._config = config
+        self._routes = [
+            (route, post) for route, post in routes if route.destination.config.alertmanager is not None
+        ]
+        self._conditions: dict[int, Conditions] = {}
+        self._changes = 0
+
+    async def run(self) -> None:
+        """Fold and post until cancelled; no error ends it."""
+        if self._routes:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fold_forever(), name="conditions")
+                for route, post in self._routes:
+                    group.create_task(self._post_forever(route, post), name=f"standing alerts {route.name}")
+
+    async def _fold_forever(self) -> None:
+        doing = f"reading topic {self._config.topic!r} for standing alerts"
+        while True:
+            try:
+                async with kafka.started(self._config.cluster.reader(), doing) as reader:
+                    await self._fold(reader, doing)
+            except Exception as error:  # noqa: BLE001  deliveries go on; what is not posted expires
+                log.warning("event=forward_standing_unread error=%r", str(error))
+            self._conditions = {}
+            await asyncio.sleep(_LEAST_PAUSE)
+
+    async def _fold(self, reader: Any, doing: str) -> None:  # noqa: ANN401  aiokafka has no types
+        ends: dict[TopicPartition, int] = {}
+        while True:
+            wanted = {number for route, _ in self._routes for number in route.partitions}
+            if wanted != self._conditions.keys():
+                kept = [TopicPartition(self._config.topic, one) for one in wanted & self._conditions.keys()]
+                starts = {place: await reader.position(place) for place in kept}
+                new = [TopicPartition(self._config.topic, one) for one in wanted - self._conditions.keys()]
+                spans = await kafka.edges(reader, new, doing) if new else {}
+                ends = {place: end for place, end in ends.items() if place in starts}
+                ends |= {place: end for place, (_, end) in spans.items()}
+                kafka.seek_all(reader, starts | {place: first for place, (first, _) in spans.items()})
+                fresh = {place.partition: Conditions() for place in new}
+                self._conditions = fresh | {one.partition: self._conditions[one.partition] for one in kept}
+            if not wanted:
+                await asyncio.sleep(_READ_SECONDS)
+                continue
+            records = await kafka.poll(reader, _READ_SECONDS, doing, _SLICE)
+            changes = sum(self._conditions[one.partition].take(one.value or b"") for one in records)
+            for place, end in list(ends.items()):
+                if await reader.position(place) >= end:
+                    del ends[place]
+                    self._conditions[place.partition].complete = True
+                    changes += 1
+            if changes:
+                self._changes += 1
+            await asyncio.sleep(0)
+
+    async def _post_forever(self, route: Route, post: Post) -> None:
+        settings = route.destination.config.alertmanager
+        assert settings is not None  # noqa: S101  for mypy
+        failed = 0
+        while True:
+            self._pass_time(LASTS * settings.renew)
+            seen = self._changes
+            alerts = self._alerts(route, datetime.now(UTC), LASTS * settings.renew)
+            refused = await self._post(route, post, alerts)
+            failed = failed + 1 if refused else 0
+            if failed % 20 == 1:
+                line = "event=forward_standing_failed destination=%s alerts=%d reason=%r"
+                log.warning(line, route.name, len(alerts), refused)
+            if refused:
+                await asyncio.sleep(min(_LEAST_PAUSE * 2 ** min(failed, 5), settings.renew / 1000))
+                continue
+            due = time.monotonic() + settings.renew / 1000
+            await asyncio.sleep(_LEAST_PAUSE)
+            while time.monotonic() < due and self._changes == seen:
+                self._pass_time(LASTS * settings.renew)
+                await asyncio.sleep(_LEAST_PAUSE / 4)
+
+    def _pass_time(self, kept_ms: int) -> None:
+        now_ms = int(time.time() * 1000)
+        self._changes += sum(one.pass_time(now_ms, kept_ms) for one in self._conditions.values())
+
+    def _alerts(self, route: Route, now: datetime, lasts_ms: int) -> list[dict[str, Any]]:
+        ours = route.partitions
+        complete = [one for number, one in self._conditions.items() if number in ours and one.complete]
+        alerts, route.standing = standing_alerts(route.destination, complete, now, lasts_ms)
+        return alerts
+
+    async def _post(self, route: Route, post: Post, alerts: Sequence[dict[str, Any]]) -> str:
+        """Post to every address; return why an attempt failed, "" if each request was accepted by one."""
+        why = ""
+        for start in range(0, len(alerts), _PART):
+            body = msgspec.json.encode(alerts[start : start + _PART])
+            request = Request({"Content-Type": "application/json"}, body)
+            answers = await asyncio.gather(*(post(url, request) for url in route.destination.urls))
+            if not any(answer.result is Result.ACCEPTED for answer in answers):
+                why = answers[0].reason
+        return why

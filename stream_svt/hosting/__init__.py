@@ -1,0 +1,1 @@
+"""Hosts of a worker: a Faust process, or any asyncio program."""

@@ -1,0 +1,1 @@
+"""Mechanisms that no monitor uses: what the literature compares with."""

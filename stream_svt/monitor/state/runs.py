@@ -1,0 +1,598 @@
+"""The runs of one monitor: only this module opens, charges and ends them.
+
+The state that a query needs is in arrays over the shard's datasets, so that its time does not depend on their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from stream_svt.columns.query_batch import Crossing, Grid, Integers, Mask
+from stream_svt.mechanisms.estimates import GapBounds
+from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.sampler import draw_threshold
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
+from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
+from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS, MutedEntries, MuteIndex, Mutes, clock_of
+from stream_svt.monitor.state.queue_journal import Queue
+from stream_svt.monitor.state.shard_datasets import NEVER
+from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, RunState, Signal, State
+from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.settings.fields import MaxRuns, Mute, Sweep
+from stream_svt.settings.monitors import MonitorSpec
+
+# As in `accounts`.
+_RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
+_TOP, _LAST_TOP, _ALERT = Signal.TOP, Signal.LAST_TOP, EventType.ALERT
+
+_ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
+_SHOWN_ENDS: Mapping[int | None, UnclockedEnd] = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
+_STORED_ENDS: Mapping[UnclockedEnd, int] = {"period": FOR_EVER, "run": UNTIL_RUN_ENDS}
+"""Ends of mutes by rule, in alerts, and by their word in alerts, that are not a clock."""
+
+_AT_ONCE = int(np.iinfo(np.int64).min)
+"""Before all timestamps: brokers accept negative ones too."""
+
+Q = TypeVar("Q", bound=Queue[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class AlertTerms:
+    """What all alerts of one branch have in common; ``granularity`` is a numerator and a denominator."""
+
+    branch: Branch
+    bounds: GapBounds
+    threshold_noise: NoiseLaw
+    query_noise: NoiseLaw
+    beta: float
+    granularity: tuple[int, int]
+
+    @classmethod
+    def of(cls, spec: MonitorSpec, mechanism: SparseVector, number: int) -> AlertTerms:
+        """Return the terms of a branch, by its number."""
+        laws = query, threshold = mechanism.branch_laws[number], mechanism.threshold_law
+        scales = [NoiseLaw(law.noise.value, float(spec.granularity / law.rate)) for law in laws]
+        bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
+        granularity = spec.granularity.as_integer_ratio()
+        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
+
+    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``threshold`` is
+    that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and the terms of
+    alerts by branch.
+    """
+
+    spec: MonitorSpec
+    hash: str
+    mechanism: SparseVector
+    smallest_units: int
+    largest_units: int
+    grid: Grid
+    threshold: int
+    laws: tuple[Law, ...]
+    alerts: tuple[AlertTerms, ...]
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, spec: MonitorSpec) -> Plan:
+        """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
+        low, high = spec.grid_bounds
+        mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
+        alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
+        threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
+        units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)
+        return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
+
+
+class Status:
+    """What happens to a dataset's next query: it is skipped, opens a run, waits for durable noise, or is tested.
+
+    Up to EXHAUSTED it is skipped. From LIMITED on it is skipped before the deadline; from then on it opens a run, or
+    ends the pause. With PAUSED_RUN and PAUSED_RUN_UNTIL a run is open.
+    """
+
+    NOT_COVERED: Final = 0
+    PAUSED: Final = 1
+    PAUSED_RUN: Final = 2
+    STOPPED: Final = 3
+    EXHAUSTED: Final = 4
+    WAITING: Final = 5
+    PENDING: Final = 6
+    TESTABLE: Final = 7
+    LIMITED: Final = 8
+    PAUSED_UNTIL: Final = 9
+    PAUSED_RUN_UNTIL: Final = 10
+
+
+_OPEN = frozenset({Status.PAUSED_RUN, Status.PAUSED_RUN_UNTIL, Status.PENDING, Status.TESTABLE})
+_SKIPPED = frozenset({Status.PAUSED, Status.PAUSED_UNTIL, Status.STOPPED, Status.EXHAUSTED, Status.LIMITED})
+_SHOWN: Mapping[int, str] = {
+    Status.PAUSED: PAUSED,
+    Status.PAUSED_RUN: PAUSED,
+    Status.PAUSED_UNTIL: PAUSED,
+    Status.PAUSED_RUN_UNTIL: PAUSED,
+    Status.STOPPED: STOPPED,
+    Status.EXHAUSTED: State.EXHAUSTED.value,
+    Status.LIMITED: State.LIMITED.value,
+}
+"""`RunState.shown` of the states that one status stands for."""
+
+
+def _stop(run_state: RunState) -> dict[str, bool]:
+    """Return the detail of an event after which no run begins until an operator resamples."""
+    return {"stopped": True} if run_state.stopped else {}
+
+
+def _status_of(run_state: RunState) -> int:
+    """Return the `Status` of a state whose open run, if any, is durable."""
+    state = run_state.state
+    if run_state.paused and run_state.paused_until:
+        return Status.PAUSED_RUN_UNTIL if state is _RUNNING else Status.PAUSED_UNTIL
+    if run_state.paused:
+        return Status.PAUSED_RUN if state is _RUNNING else Status.PAUSED
+    if state is _EXHAUSTED:
+        return Status.EXHAUSTED
+    if run_state.stopped:
+        return Status.STOPPED
+    if state is _LIMITED:
+        return Status.LIMITED
+    return Status.TESTABLE if state is _RUNNING else Status.WAITING
+
+
+class Runs:
+    """The runs of one monitor, all under one ``plan``.
+
+    Arrays by dataset number: ``covers`` (whether the monitor runs there), ``status`` (`Status`), ``secrets`` (`SECRETS`
+    of the open run), ``left`` (what that may still spend, in epsilon units), ``deadline`` (the timestamp of a query, in
+    ms, that ends the run by schedule, lets a limited monitor begin the next one, or ends a pause) and ``window`` (the
+    timestamp before which the latest begin does not count); the last two are one number for all while no dataset has
+    any. ``timed`` counts the datasets whose queries are skipped before the deadline, ``pending`` has the runs whose
+    noise is not durable. ``queues`` has the queries that wait for another test, by dataset number. ``clock_ms`` is the
+    maximum of the broker's timestamps that the monitor has read.
+    """
+
+    def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
+        count = len(accounts.datasets)
+        self.name = spec.name
+        self.accounts = accounts
+        self.plan = Plan.of(spec)
+        self.status = np.zeros(count, dtype=np.uint8)
+        self.secrets = np.zeros(count, dtype=SECRETS)
+        self._secret_bytes = self.secrets.view(np.uint8).data
+        self.deadline = np.broadcast_to(np.int64(NEVER), count)
+        self.window = np.broadcast_to(np.int64(_AT_ONCE), count)
+        self.left = np.zeros(count, dtype=np.int64)
+        self.clock_ms = 0
+        self.pending: dict[int, int] = {}
+        self.mutes = accounts.mutes.setdefault(spec.name, {})
+        self.mute_index = MuteIndex(self.mutes)
+        self.muted_entries = MutedEntries(self.mutes, self.mute_index)
+        self.queues: dict[int, Queue[Any]] = {}
+        self.cover(accounts.datasets.covers(spec))
+
+    @property
+    def spec(self) -> MonitorSpec:
+        """The specification of the monitor."""
+        return self.plan.spec
+
+    def cover(self, covers: Mask) -> None:
+        """Run on these datasets; `show` has to follow for those where the monitor has a state."""
+        self.covers = self.accounts.covered[self.name] = covers
+        self.covers_all = bool(covers.all())
+        self.timed = 0
+        self.status[:] = np.where(covers, Status.WAITING, Status.NOT_COVERED)
+
+    def changed(self, dataset: int, run_state: RunState, time_ms: int | None = None) -> None:
+        """Update what follows from a change of the state on a dataset at a time, by default that of the last query."""
+        run_state.note_blind(self.clock_ms if time_ms is None else time_ms)
+        self.show(dataset, run_state)
+
+    def show(self, dataset: int, run_state: RunState) -> None:
+        """Update the arrays from the state on a dataset."""
+        status = _status_of(run_state) if self.covers[dataset] else Status.NOT_COVERED
+        if status == Status.TESTABLE and dataset in self.pending:
+            status = Status.PENDING
+        self.timed += (status >= Status.LIMITED) - int(self.status[dataset] >= Status.LIMITED)
+        self.status[dataset] = status
+        size = SECRETS.itemsize
+        self._secret_bytes[size * dataset : size * (dataset + 1)] = run_state.secrets
+        self.left[dataset] = run_state.left
+        is_timed = self.spec.resample_every is not None or run_state.state is _LIMITED or run_state.paused
+        deadline = self._deadline(dataset, run_state) if is_timed else NEVER
+        if deadline != NEVER and not self.deadline.flags.writeable:
+            self.deadline = self.deadline.copy()
+        if self.deadline.flags.writeable:
+            self.deadline[dataset] = deadline
+        self._show_window(dataset, run_state)
+
+    def _show_window(self, dataset: int, run_state: RunState) -> None:
+        """Note before which timestamp the latest begin of a limited monitor lies too far ahead to count."""
+        begins, most = run_state.begins, None
+        if run_state.state is _LIMITED and begins and not run_state.paused:
+            most = self._most(dataset, run_state)
+        if most is not None and not self.window.flags.writeable:
+            self.window = self.window.copy()
+        if self.window.flags.writeable:
+            self.window[dataset] = _AT_ONCE if most is None else begins[-1] - most.within_ms
+
+    def _deadline(self, dataset: int, run_state: RunState) -> int:
+        interval = self.spec.resample_every
+        if run_state.paused:
+            return run_state.paused_until or NEVER
+        if run_state.state is _LIMITED:
+            return self.next_begin(dataset, run_state)
+        if interval is None or run_state.state is not _RUNNING or run_state.started_ms is None:
+            return NEVER
+        end = run_state.started_ms + interval
+        # A scheduled run goes on while `max_runs` allows no other. With `auto` it ends: horizon and limit of the
+        # dataset may change before a replay, which has to end each run where it ended before.
+        return end if isinstance(self.spec.max_runs, str) else max(end, self.next_begin(dataset, run_state))
+
+    def next_begin(self, dataset: int, run_state: RunState) -> int:
+        """Return the timestamp (ms) of a query from which `max_runs` allows the next run, `_AT_ONCE` for any."""
+        most, begins = self._most(dataset, run_state), run_state.begins
+        return _AT_ONCE if most is None or len(begins) < most.count else begins[-most.count] + most.within_ms
+
+    def _most(self, dataset: int, run_state: RunState) -> MaxRuns | None:
+        """Return how many runs may begin within a time, None for any number, and before the first one."""
+        if run_state.runs == 0:
+            return None
+        return self.spec.runs_allowed(self.accounts.datasets[dataset].terms, self.accounts.sharing(dataset))
+
+    def until(self, dataset: int, run_state: RunState) -> int:
+        """Return the timestamp (ms) of a query that ends a limit or a pause; 0 if time ends neither."""
+        if run_state.paused:
+            return run_state.paused_until
+        return max(self.next_begin(dataset, run_state), 0) if run_state.state is _LIMITED else 0
+
+    def due(self, datasets: Integers | int, time_ms: Integers | int) -> Mask | np.bool_:
+        """Return which queries, by dataset and timestamp, open a run or end a pause because a deadline has passed."""
+        passed = (time_ms >= self.deadline[datasets]) | (time_ms < self.window[datasets])
+        return passed & (self.status[datasets] >= Status.TESTABLE)
+
+    def renew(self, dataset: int, time_ms: int) -> None:
+        """End the pause of a query that is `due`, or open its run and end the one before."""
+        if self.status[dataset] >= Status.PAUSED_UNTIL:
+            self.pause(dataset, paused=False, reason="time", time_ms=time_ms)
+            if self.status[dataset] != Status.WAITING and not self.due(dataset, time_ms):
+                return
+        if self.status[dataset] == Status.TESTABLE:
+            self.end_run(dataset, "schedule")
+        self.open_run(dataset, time_ms)
+
+    def opens(self, dataset: int, time_ms: int) -> bool:
+        """Return whether a query with this timestamp opens a run."""
+        status = self.status[dataset]
+        return bool(status == Status.WAITING or (status == Status.LIMITED and self.due(dataset, time_ms)))
+
+    def run_state(self, dataset: int) -> RunState:
+        """Return the state on a dataset, to read."""
+        return self.accounts.run_state(self.name, dataset)
+
+    def _to_change(self, dataset: int) -> tuple[DatasetAccount, RunState]:
+        """Return the account of a dataset and the monitor's state in it, to change."""
+        return self.accounts.to_change(self.name, dataset)
+
+    def _announce(
+        self, kind: EventType, dataset: int, reason: str, charge: int = 0, **detail: object
+    ) -> None:
+        account, run_state = self._to_change(dataset)
+        self.accounts.announce(kind, account, reason, self.name, run_state.run, charge, **detail)
+
+    def is_open(self, dataset: int) -> bool:
+        """Return whether a run of a dataset is open, paused or not."""
+        return int(self.status[dataset]) in _OPEN
+
+    def open_datasets(self) -> list[int]:
+        """Return the datasets with an open run, in ascending order."""
+        opened: list[int] = np.flatnonzero(np.isin(self.status, [*_OPEN])).tolist()
+        return opened
+
+    def shown(self, dataset: int) -> str:
+        """Return the state on a dataset as shown."""
+        return _SHOWN.get(int(self.status[dataset])) or self.run_state(dataset).shown
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def open_run(self, dataset: int, time_ms: int) -> None:
+        """Open a run if `max_runs` and the ledger admit it: charge it and draw its noise, to be used once durable.
+
+        ``time_ms`` is the timestamp of the query that needs the run.
+        """
+        accounts, plan = self.accounts, self.plan
+        account, run_state = self._to_change(dataset)
+        is_barred = run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open
+        if self._is_limited(dataset, time_ms) or is_barred:
+            self.changed(dataset, run_state, time_ms)
+            return
+        charge = account.admit(run_state, plan.spec, plan.mechanism)
+        if charge is None:
+            run_state.signal(Signal.REFUSED)
+            self._announce(EventType.EXHAUSTED, dataset, "budget")
+            self.changed(dataset, run_state, time_ms)
+            return
+        self._count_begin(dataset, time_ms)
+        run_state.signal(Signal.ADMITTED)
+        run_state.run += 1
+        run_state.runs += 1
+        run_state.run_tops = 0
+        mechanism = plan.mechanism
+        noise = draw_threshold(mechanism.threshold_law, accounts.entropy)
+        run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
+        accounts.next.opened.append((self.name, dataset, run_state.run))
+        reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
+        self._announce(EventType.RUN_STARTED, dataset, reason, charge, alerts_charge_left=left)
+        self.pending[dataset] = run_state.run
+        self.changed(dataset, run_state, time_ms)
+
+    def _is_limited(self, dataset: int, time_ms: int) -> bool:
+        """Update whether `max_runs` keeps a dataset from a run that it could pay for; return it."""
+        account, run_state = self._to_change(dataset)
+        self._forget_ahead(dataset, run_state, time_ms)
+        begin, was_limited = self.next_begin(dataset, run_state), run_state.state is _LIMITED
+        if time_ms >= begin:
+            if was_limited:
+                run_state.signal(Signal.LIMIT_PASSED)
+            return False
+        if was_limited or run_state.stopped or run_state.state is _EXHAUSTED:
+            return was_limited
+        if account.payable(self.plan.spec, self.plan.mechanism) is None:
+            return False
+        run_state.signal(Signal.LIMIT_REACHED)
+        self._announce(
+            EventType.LIMITED, dataset, "max-runs", until=begin, max_runs=str(self._most(dataset, run_state))
+        )
+        return True
+
+    def _forget_ahead(self, dataset: int, run_state: RunState, time_ms: int) -> None:
+        """Count no begin that lies ahead of a query by more than the window: its timestamp was wrong."""
+        if (most := self._most(dataset, run_state)) is None:
+            return
+        kept = [one for one in run_state.begins if one <= time_ms + most.within_ms]
+        if len(kept) < len(run_state.begins):
+            run_state.remember(kept)
+            run_state.started_ms = None
+
+    def _count_begin(self, dataset: int, time_ms: int) -> None:
+        """Store the timestamp of a run that begins, and those of earlier ones as long as they count."""
+        run_state = self._to_change(dataset)[1]
+        most = self._most(dataset, run_state)
+        earlier = [] if most is None else [one for one in run_state.begins if one > time_ms - most.within_ms]
+        if most is not None:
+            del earlier[: max(0, len(earlier) + 1 - most.count)]
+        run_state.remember(earlier)
+        run_state.started_ms = time_ms
+
+    def committed(self, dataset: int, run: int) -> None:
+        """Note that the noise of a run is durable: queries may be tested in it from now on."""
+        if self.pending.get(dataset) == run:
+            del self.pending[dataset]
+            if self.status[dataset] == Status.PENDING:
+                self.status[dataset] = Status.TESTABLE
+
+    def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
+        accounts, dataset, plan = self.accounts, crossing.dataset, self.plan
+        account, run_state = accounts.to_change(self.name, dataset)
+        charge = account.charge_top(run_state, plan.alerts[crossing.branch].branch.charge_units)
+        run_state.run_tops += 1
+        run_state.tops += 1
+        is_last = run_state.left < plan.smallest_units
+        run_state.signal(_LAST_TOP if is_last else _TOP)
+        series = crossing.series
+        subject = account.name if series is None else f"{account.name}/{series}"
+        until = self._mute_end(series, clock_ms)
+        alert = self._alert(account, run_state, crossing, charge, until)
+        accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
+        ended: list[str] = []
+        if series is not None and until is not None:
+            ended = self.mute(dataset, series, until, clock_ms, crossing.series_hash)
+        if is_last:
+            run_state.halts += 1
+            run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
+            account.end_run(run_state)
+            self._announce(EventType.RUN_HALTED, dataset, "cutoff", **_stop(run_state))
+            self._ended(dataset, run_state, clock_ms)
+        else:
+            self.left[dataset] = run_state.left
+        return ended
+
+    def _alert(
+        self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int, until: int | None
+    ) -> Alert:
+        plan, terms, gap = self.plan, self.plan.alerts[crossing.branch], crossing.gap
+        branch, bounds = terms.branch, terms.bounds
+        correction = branch.correction(crossing.attempt)
+        bar = crossing.threshold + correction
+        bound = bounds.lower_bound(bar, gap)
+        step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
+        return Alert(  # by position, because names take longer than the rest of it
+            account.name,
+            self.name,
+            crossing.series,
+            crossing.query_id,
+            Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
+            crossing.threshold * step / parts,
+            correction * step / parts,
+            gap * step / parts,
+            branch.name,
+            crossing.attempt + 1,
+            terms.threshold_noise,
+            terms.query_noise,
+            None if bound is None else bounds.estimate(bar, gap) * (step / parts),
+            None if bound is None else bound * step / parts,
+            terms.beta,
+            run_state.run,
+            run_state.run_tops,
+            _SHOWN_ENDS.get(until, until),
+            account.account(charge),
+            plan.hash,
+        )
+
+    def _mute_end(self, series: str | None, clock_ms: int) -> int | None:
+        """Return the clock (ms) at which the mute of a top's series ends, or its code; None without a mute."""
+        rule = self.plan.spec.mute
+        if series is None:
+            return None
+        return _ENDS[rule] if isinstance(rule, Mute) else clock_ms + rule
+
+    def mute(
+        self, dataset: int, series: str, until: int, clock_ms: int, known: int | None = None
+    ) -> list[str]:
+        """Mute a series of a dataset, whose hash may be ``known``; return series unmuted to make room."""
+        if dataset not in self.mutes:
+            self.mutes[dataset] = self.new_queue(Mutes, dataset)
+        ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
+        self.mute_index.put(dataset, series, clock_of(until), clock_ms, known)
+        for oldest in ended:
+            self.mute_index.remove(dataset, oldest)
+        return ended
+
+    def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
+        """End the open run of a dataset before its last top: see `DatasetAccount.end_run`.
+
+        ``close``: no run follows until an operator reopens the monitor; a run need not be open.
+        """
+        account, run_state = self._to_change(dataset)
+        is_open = run_state.state is _RUNNING
+        run_state.signal(Signal.CLOSED if close else Signal.ENDED)
+        run_state.stopped = run_state.stopped or close
+        lost = account.end_run(run_state, full_price=full_price) if is_open else 0
+        self._announce(EventType.RUN_CLOSED, dataset, reason, lost, **_stop(run_state))
+        self._ended(dataset, run_state)
+
+    def _ended(self, dataset: int, run_state: RunState, time_ms: int | None = None) -> None:
+        """Remove the secrets of an ended run, and the mutes that end with it."""
+        if dataset in self.mutes:
+            for series in self.mutes[dataset].end_run():
+                self.mute_index.remove(dataset, series)
+        self.pending.pop(dataset, None)
+        self.changed(dataset, run_state, time_ms)
+
+    def uncover(self, dataset: int) -> None:
+        """Announce the end of a state in which queries are skipped: the configuration no longer covers the dataset."""
+        if int(self.status[dataset]) not in _SKIPPED:
+            return
+        run_state = self._to_change(dataset)[1]
+        if run_state.state in (_EXHAUSTED, _LIMITED):
+            run_state.signal(Signal.CLOSED)
+        self._announce(EventType.RUN_CLOSED, dataset, "removed")
+        self.changed(dataset, run_state)
+
+    def pause(
+        self,
+        dataset: int,
+        *,
+        paused: bool = True,
+        full_price: bool = False,
+        until_ms: int = 0,
+        reason: str = "command",
+        time_ms: int | None = None,
+    ) -> None:
+        """Pause or resume a dataset: its queries are skipped; an open run stays open, or closes at ``full_price``.
+
+        ``until_ms``: the timestamp of a query that ends the pause; 0 for a pause that only an operator ends.
+        """
+        if full_price and self.is_open(dataset):
+            self.end_run(dataset, "paused", full_price=True)
+        run_state = self._to_change(dataset)[1]
+        run_state.paused, run_state.paused_until = paused, until_ms
+        if paused:
+            self._announce(EventType.PAUSED, dataset, reason, until=until_ms)
+        else:
+            self._announce(EventType.RESUMED, dataset, reason)
+        self.changed(dataset, run_state, time_ms)
+
+    def mute_on_command(self, dataset: int, series: str, until: UnclockedEnd | int, clock_ms: int) -> None:
+        """Mute a series of a dataset for an operator: its queries are skipped, and cost nothing.
+
+        ``until`` is the clock (ms) at which the mute ends, or a word; ``clock_ms`` is the clock now.
+        """
+        code = until if isinstance(until, int) else _STORED_ENDS[until]
+        self.mute(dataset, series, code, clock_ms)
+        self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
+
+    def unmute(self, dataset: int, series: str) -> None:
+        """End the mute of a series, whether an alert or an operator muted it."""
+        self.mutes[dataset].remove(series)
+        self.mute_index.remove(dataset, series)
+        self._announce(EventType.UNMUTED, dataset, "command", series=series)
+
+    def reopen(self, dataset: int) -> None:
+        """End the open run, so that the next query of a dataset opens a new one with new noise."""
+        run_state = self._to_change(dataset)[1]
+        was_barred, run_state.stopped = run_state.stopped or run_state.state is _LIMITED, False
+        if self.is_open(dataset):
+            self.end_run(dataset, "command")
+        elif was_barred:
+            self._announce(EventType.RUN_CLOSED, dataset, "command")
+        self.allow_run(dataset)
+
+    def allow_run(self, dataset: int) -> None:
+        """Let a run begin, if none is open, though `max_runs` would prevent it: it takes the place of the last one."""
+        run_state = self.run_state(dataset)
+        if run_state.state is not _RUNNING and run_state.begins:
+            run_state = self._to_change(dataset)[1]
+            if (most := self._most(dataset, run_state)) is not None and len(run_state.begins) >= most.count:
+                run_state.remember(run_state.begins[-most.count : -1])
+                run_state.started_ms = None
+            if run_state.state is _LIMITED:
+                run_state.signal(Signal.LIMIT_PASSED)
+        self.changed(dataset, run_state)
+
+    def top_branch_only(self, run_state: RunState) -> bool:
+        """Return whether the rest of an open run cannot pay its most expensive branch."""
+        return run_state.state is _RUNNING and run_state.left < self.plan.largest_units
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count queries that were not tested."""
+        if count:
+            self.accounts.next.skipped[self.name, reason] += count
+
+    def skip_idle(self, datasets: Integers) -> None:
+        """Count queries, by their datasets, that were not tested because of the state there."""
+        status = self.status[datasets]
+        others = np.ones(len(status), dtype=np.bool_)
+        for each, shown in _SHOWN.items():
+            of_status = status == each
+            self.skip(shown, int(np.count_nonzero(of_status)))
+            others &= ~of_status
+        for dataset, count in zip(*np.unique(datasets[others], return_counts=True), strict=True):
+            self.skip(self.shown(int(dataset)), int(count))
+
+    # -- mutes and waiting queries ---------------------------------------------------------------------------
+
+    def new_queue(self, kind: type[Q], dataset: int) -> Q:
+        """Return an empty queue for a dataset."""
+        return kind(self.accounts.queues, self.name, self.accounts.datasets[dataset].name)
+
+    def muted(self, dataset: int) -> int:
+        """Return the number of muted series of a dataset."""
+        return len(self.mutes[dataset].entries) if dataset in self.mutes else 0
+
+    def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
+        """Return whether a series of a dataset is muted at a clock."""
+        return clock_ms < self.mute_index.until(dataset, series)
+
+    def queued(self, dataset: int) -> int:
+        """Return the number of queries of a dataset that wait for another test."""
+        return self.queues[dataset].waiting if dataset in self.queues else 0
+
+    def acts_on_queries_alone(self, dataset: int) -> bool:
+        """Return whether only queries change a dataset, so that its next query may be prepared for."""
+        return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
+
+    def drop_waiting(self, dataset: int) -> None:
+        """Drop the waiting queries of a dataset."""
+        if dataset in self.queues:
+            self.queues[dataset].clear()

@@ -1,0 +1,1 @@
+"""Operators' tools behind the command line: check, lint, control, send, rejects, audit."""

@@ -1,0 +1,1 @@
+"""From records of query topics, in every format, to batches of queries."""

@@ -1,0 +1,1 @@
+"""Avro query records, their schemas, and the registry of these."""

@@ -1,0 +1,212 @@
+"""Decodes records of a query topic into the arrays that the engine reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, groupby
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.columns.query_batch import NO_TEXTS, QueryBatch
+from stream_svt.columns.strings import TextList, TextParts
+from stream_svt.protocol.records import Headers, Integers, Record, Records
+from stream_svt.queries.avro.records import AvroRecords, NoSchemas, Schemas
+from stream_svt.queries.dataset_index import KEY_REASONS, DatasetIndex
+from stream_svt.queries.fast_json.columns import Columns, JsonReader
+from stream_svt.queries.json_lines import bad_size
+from stream_svt.queries.json_queries import JsonQueries
+from stream_svt.queries.mapped import MappedJson
+from stream_svt.queries.reasons import Reason
+from stream_svt.settings.records import RecordLayout
+
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+ROWS_AT_ONCE: Final = 1 << 18
+"""Rows of a batch from which no further columnar record is added to it: a few milliseconds of decoding, and 16 MB."""
+
+_KINDS: Final = {ARROW_STREAM.encode(): "arrow", b"": "json", b"application/json": "json"}
+
+
+class _Offsets(Sequence[str]):
+    """Ids of the rows, which are their offsets."""
+
+    def __init__(self, offset: NDArray[np.int64]) -> None:
+        self._offset = offset
+
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    def __getitem__(self, row: int, /) -> str:  # type: ignore[override]  # no slices
+        return str(self._offset[row])
+
+
+class QueryDecoder:
+    """Decodes the records of one partition of a query topic, for the monitors that read it.
+
+    With a ``layout``, the records hold its fields and no options; their headers are ignored.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        index: DatasetIndex,
+        monitors: Sequence[str],
+        layout: RecordLayout | None = None,
+        schemas: Schemas | None = None,
+    ) -> None:
+        self.topic = topic
+        self.dataset_index = index
+        self._monitors = frozenset(monitors)
+        self._has_layout = layout is not None
+        self._known: Any = None  # see `stream_svt.queries.columnar.DictionaryCache`
+        self._avro = None
+        if layout is not None and layout.format == "avro":
+            self._avro = AvroRecords(topic, layout, schemas or NoSchemas())
+        self._json = JsonReader(JsonQueries(monitors) if layout is None else MappedJson(layout))
+
+    def lack(self, records: Sequence[Record]) -> tuple[int, str]:
+        """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
+        if self._avro is None:
+            return len(records), ""
+        return self._avro.lack(Records.of(records), self._datasets)
+
+    def _datasets(self, records: Records) -> Integers:
+        return self.dataset_index.numbers(records.buffer, records.key_start, records.key_length)
+
+    def decode(self, records: Sequence[Record]) -> QueryBatch:
+        """Return the queries of the first of consecutive records, at least one, and why others of them are rejected.
+
+        The batch ends with the last record, with a columnar one at which it has `ROWS_AT_ONCE` rows, or with one up to
+        which Avro's arrays and maps take long enough.
+        """
+        records = Records.of(records)
+        if self._avro is not None:
+            records = self._avro.at_once(records)
+            dataset = self._datasets(records)
+            return self._batch(records, dataset, self._avro.decode(records, dataset))
+        if self._has_layout or not records.headers:
+            return self._decode_json(records)
+        parts: list[QueryBatch] = []
+        rows = 0
+        for kind, run in _runs(records):
+            is_json = kind == "json"
+            part = self._decode_json(run) if is_json else self._decode_columnar(run, readable=kind == "arrow")
+            parts.append(part)
+            rows += len(part)
+            if rows >= ROWS_AT_ONCE or part.end <= run.offset[-1]:
+                break
+        return concatenate(parts)
+
+    def _decode_json(self, records: Records) -> QueryBatch:
+        dataset = self._datasets(records)
+        found = self._json.read(records.buffer, records.value_start, records.value_length, dataset < 0)
+        return self._batch(records, dataset, found)
+
+    def _decode_columnar(self, records: Records, *, readable: bool) -> QueryBatch:
+        """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject those of any other content type."""
+        datasets = self._datasets(records)
+        parts: list[QueryBatch] = []
+        rows = 0
+        buffer, contents = memoryview(records.buffer), (records.value_start, records.value_length)
+        for offset, dataset, start, length in zip(
+            *(column.tolist() for column in (records.offset, datasets, *contents)), strict=True
+        ):
+            content = buffer[start : start + max(length, 0)]
+            parts.append(self._columns(offset, content, KEY_REASONS.get(dataset), readable=readable))
+            rows += len(parts[-1].whole)
+            if rows >= ROWS_AT_ONCE:
+                break
+        batch, counts = concatenate(parts), [len(part.whole) for part in parts]
+        columns = (records.offset, records.timestamp, datasets)
+        batch.offset, batch.timestamp_ms, batch.dataset = (
+            np.repeat(column[: len(parts)], counts) for column in columns
+        )
+        numbers = np.arange(max(counts), dtype=np.int64)
+        batch.row = np.concatenate([numbers[:count] for count in counts])
+        return batch
+
+    def _columns(
+        self, offset: int, content: memoryview, reason: Reason | None, *, readable: bool
+    ) -> QueryBatch:
+        """Return the columns of one record, or why it is rejected: for this ``reason`` of its key, if any."""
+        from stream_svt.queries import columnar  # pyarrow is loaded only for columnar records
+
+        self._known = columnar.DictionaryCache() if self._known is None else self._known
+        batch = QueryBatch(self.topic, offset, offset + 1)
+        reason = reason or (bad_size(content) if readable else Reason.UNSUPPORTED_CONTENT_TYPE)
+        try:
+            if reason is None:
+                columnar.read(bytes(content), batch, self._monitors, self._known)
+        except columnar.MalformedColumns as refused:
+            reason = refused.args[0]
+        if reason is not None:  # discard what was read
+            return QueryBatch(self.topic, batch.first, batch.end, rejects=[(offset, reason.value)])
+        return batch
+
+    def _batch(self, records: Records, dataset: Integers, found: Columns) -> QueryBatch:
+        """Return a batch of the records that are not rejected."""
+        (whole, fraction), texts, rejects, options = found
+        rejects |= {row: KEY_REASONS[int(dataset[row])] for row in np.flatnonzero(dataset < 0).tolist()}
+        offset, timestamp = records.offset, records.timestamp
+        columns = [offset, timestamp, dataset, whole, fraction]
+        rejected = [(int(offset[row]), rejects[row].value) for row in sorted(rejects)]
+        if rejects:
+            rows = np.delete(np.arange(len(records)), list(rejects))
+            columns = [column[rows] for column in columns]
+            texts = {name: column.taken(rows) for name, column in texts.items()}
+            options = options.of(rows)
+        batch = QueryBatch(self.topic, int(offset[0]), int(offset[-1]) + 1, rejects=rejected)
+        batch.offset, batch.timestamp_ms, batch.dataset, batch.whole, batch.fraction = columns
+        batch.row = np.zeros(len(batch.offset), np.int64)
+        batch.threshold, batch.monitor, batch.markers = options
+        batch.series = texts.get("series", NO_TEXTS)
+        batch.query_id = texts.get("id") or TextList(_Offsets(batch.offset))
+        if (sets := texts.get("set")) is not None and any(each := [sets[row] for row in range(len(sets))]):
+            batch.set_id = each
+        return batch
+
+
+def _runs(records: Records) -> Iterator[tuple[str, Records]]:
+    """Yield consecutive records of one content type, with that type."""
+    kinds = [_content_type(records.headers.get(row, ())) for row in range(len(records))]
+    first = 0
+    for kind, run in groupby(kinds):
+        end = first + len([*run])
+        yield kind, records[first:end]
+        first = end
+
+
+def _content_type(headers: Headers) -> str:
+    """Return "json", "arrow" or "other"."""
+    for name, content in headers:
+        if name.lower() == "content-type":
+            # Spring and others write headers as JSON: in quotes.
+            kind = (content or b"").partition(b";")[0].strip(b' \t"').lower()
+            return _KINDS.get(kind, "other")
+    return "json"
+
+
+def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
+    """Return consecutive batches of one topic as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = [len(part.whole) for part in parts]
+    whole = QueryBatch(parts[0].topic, parts[0].first, parts[-1].end)
+    for name in ("offset", "row", "timestamp_ms", "dataset", "whole"):
+        setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
+    if any(part.fraction is not None for part in parts):
+        whole.fraction = np.concatenate(
+            [np.zeros_like(part.whole) if part.fraction is None else part.fraction for part in parts]
+        )
+    if any(part.set_id is not None for part in parts):
+        whole.set_id = [*chain.from_iterable(part.set_id or [None] * len(part.whole) for part in parts)]
+    for name in ("series", "query_id"):
+        if any(len(getattr(part, name)) for part in parts):
+            setattr(whole, name, TextParts.of([getattr(part, name) for part in parts], rows))
+    for part, start in zip(parts, accumulate(rows, initial=0), strict=False):
+        for name in ("threshold", "monitor", "markers"):
+            getattr(whole, name).update({start + row: value for row, value in getattr(part, name).items()})
+        whole.rejects += part.rejects
+    return whole

@@ -1,0 +1,315 @@
+"""Read-only pages of a worker: status page, metrics, health and status, from released or public data only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from inspect import iscoroutinefunction
+from socket import gaierror
+from typing import Annotated
+
+import msgspec
+from aiohttp.web import Application, AppRunner, Request, RequestHandler, Response, Server, TCPSite
+from msgspec import Meta
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.released import DatasetView
+from stream_svt.plain_text import escaped
+from stream_svt.protocol.shard_states import Cause, ShardState
+from stream_svt.version import __version__
+from stream_svt.web.overview import Overview
+from stream_svt.worker import metrics
+from stream_svt.worker.worker import Worker
+
+CACHE_SECONDS = 1.0
+"""Seconds for which a page that takes long to make is served again."""
+CONNECTIONS = 256
+"""Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
+IDLE = 75.0
+"""Seconds after which an idle connection is closed: more than the 60 seconds of common proxies."""
+CLOSE_TIMEOUT = 1.0
+"""Seconds that answers in progress may take when the pages close."""
+OVERVIEW = "/api/v1/overview"
+"""Budgets of the whole application and the newest released events, as JSON."""
+LARGE = 8192
+"""Bytes from which on a page is compressed: the metrics of 1,000 datasets have 1.5 MB, or 60 kB."""
+HEADERS = {
+    # No content of other origins, no inline code, no text as markup, no framing.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every response."""
+
+ASSETS = {
+    "status.css": "text/css; charset=utf-8",
+    "status.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class FaultStatus(msgspec.Struct):
+    """Why the worker is outside its group."""
+
+    cause: Annotated[str, Meta(description="One word, as in `stream_svt_worker_outside_group`.")]
+    reason: Annotated[str, Meta(description="The same in words.")]
+
+
+class RefusedRecords(msgspec.Struct):
+    """Records refused since the worker started."""
+
+    topic: Annotated[str, Meta(description="Reject topic, which has the position of each.")]
+    reasons: Annotated[dict[str, int], Meta(description="How many, by reason.")]
+    remedy: Annotated[str, Meta(description="What to change if another partitioner was used, else empty.")]
+
+
+class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
+    """A shard that the worker owns."""
+
+    shard: Annotated[int, Meta(description="Its number.")]
+    state: Annotated[ShardState, Meta(description="Such as running or parked.")]
+    cause: Annotated[Cause, Meta(description="Why it is not open, in one word.")]
+    reason: Annotated[str, Meta(description="The same in words.")]
+    key_id: Annotated[str, Meta(description="Id of the key that seals its state.")]
+    sequence: Annotated[int, Meta(description="Number of its latest commit: most commits have no event.")]
+    state_records: Annotated[int, Meta(description="Live records on the state topic.")]
+    offsets: Annotated[dict[str, int], Meta(description="Committed position, by topic.")]
+    lag: Annotated[dict[str, int], Meta(description="Offsets after it, of open transactions, too, by topic.")]
+    committed_at: Annotated[float, Meta(description="Unix time of the latest commit, 0 for none.")]
+
+
+class MonitorLine(msgspec.Struct):
+    """A monitor as it is configured."""
+
+    monitor: Annotated[str, Meta(description="Its name.")]
+    topic: Annotated[str, Meta(description="Its query topic.")]
+    mechanism: Annotated[str, Meta(description="svt, adaptive or ladder.")]
+    threshold: Annotated[float, Meta(description="In real units.")]
+    cutoff: Annotated[int, Meta(description="Alerts that a run pays for.")]
+    epsilon: Annotated[float, Meta(description="Privacy loss of a run.")]
+
+
+class About(msgspec.Struct, kw_only=True):
+    """The worker without the datasets: small however many there are."""
+
+    application: Annotated[str, Meta(description="Its name.")]
+    version: Annotated[str, Meta(description="Of stream-svt.")]
+    worker: Annotated[str, Meta(description="Host and process.")]
+    application_hash: Annotated[str, Meta(description="Digest of the datasets and monitors applied.")]
+    ready: Annotated[bool, Meta(description="As `/health/ready`.")]
+    fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
+    partitioner: Annotated[str, Meta(description="murmur2 or crc32: it fixes the shard of a dataset.")]
+    lacks: Annotated[str, Meta(description="Shards whose sealing key it lacks, in words; empty for none.")]
+    sealed: Annotated[bool, Meta(description="Whether state is encrypted.")]
+    signatures_required: Annotated[bool, Meta(description="Whether unsigned commands are refused.")]
+    shards: Annotated[list[ShardLine], Meta(description="Those that it owns.")]
+    monitors: Annotated[list[MonitorLine], Meta(description="All of the application.")]
+    refused: Annotated[RefusedRecords, Meta(description="Records refused since it started.")]
+
+
+class WorkerStatus(About, kw_only=True):
+    """The worker, and the datasets it owns of the first ones declared."""
+
+    datasets_declared: Annotated[int, Meta(description="How many the application has.")]
+    datasets: Annotated[list[DatasetView], Meta(description="Those of its shards, as of the last commit.")]
+
+
+def status(worker: Worker) -> WorkerStatus:
+    """Return the worker's shards and monitors, and the datasets it owns of the first ones declared."""
+    views = {name: view for one in worker.statuses() for name, view in one.views.items()}
+    spec = worker.workload.spec
+    return WorkerStatus(
+        **msgspec.structs.asdict(about(worker)),
+        datasets_declared=len(spec.datasets),
+        datasets=[views[one.name] for one in spec.shown if one.name in views],
+    )
+
+
+def about(worker: Worker) -> About:
+    """Return the same without the datasets."""
+    spec, fault, config = worker.workload.spec, worker.outside, worker.config
+    return About(
+        application=spec.application,
+        version=__version__,
+        worker=worker.identity,
+        application_hash=worker.workload.hash,
+        ready=worker.ready,
+        fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
+        partitioner=config.topics.partitioner,
+        lacks=worker.lacks,
+        sealed=bool(config.master_keys),
+        signatures_required=config.control.required,
+        shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
+        monitors=[
+            MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
+            for one in spec.monitors
+        ],
+        refused=RefusedRecords(
+            config.topics.rejects, worker.metrics.refused_records(), worker.workload.misrouted()
+        ),
+    )
+
+
+MakePage = Callable[[Worker], Response | Awaitable[Response]]
+
+
+def _page(body: bytes, content_type: str = "application/json") -> Response:
+    return Response(body=body, headers={"Content-Type": content_type})
+
+
+async def metrics_page(worker: Worker) -> Response:
+    """Return the metrics; another thread renders them, which takes long with many datasets."""
+    return _page(await asyncio.to_thread(worker.metrics.rendering()), metrics.CONTENT_TYPE)
+
+
+def live(worker: Worker) -> Response:
+    """Return whether the process works: a failed one should be restarted."""
+    return Response(text="live\n") if worker.alive else Response(text="failed\n", status=503)
+
+
+def ready(worker: Worker) -> Response:
+    """Return whether all owned shards are open or parked, and the keys open all others: a standby needs them, too."""
+    if worker.ready:
+        return Response(text="ready\n")
+    waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
+    waiting += [worker.lacks] * bool(worker.lacks)
+    if (fault := worker.outside) is not None:
+        waiting = [f"outside the group: {fault.cause}: {fault.reason}"]
+    return Response(
+        text="".join(f"{escaped(line)}\n" for line in waiting or ["not in the group yet"]), status=503
+    )
+
+
+async def status_page(worker: Worker) -> Response:
+    """Return the worker with its datasets as JSON; built in another thread, as the metrics are."""
+    return _page(msgspec.json.encode(await asyncio.to_thread(status, worker)))
+
+
+def worker_page(worker: Worker) -> Response:
+    """Return the worker without the datasets as JSON."""
+    return _page(msgspec.json.encode(about(worker)))
+
+
+def _asset(name: str, content_type: str) -> MakePage:
+    content = files("stream_svt.web").joinpath("assets", name).read_bytes()
+    return lambda _: _page(content, content_type)
+
+
+PAGES: dict[str, MakePage] = {
+    "/": _asset("index.html", "text/html; charset=utf-8"),
+    **{f"/assets/{name}": _asset(name, content_type) for name, content_type in ASSETS.items()},
+    "/metrics": metrics_page,
+    "/health/live": live,
+    "/health/ready": ready,
+    "/api/v1/status": status_page,
+    "/api/v1/worker": worker_page,
+}
+"""Pages by path; coroutines take long with many datasets and are cached."""
+
+
+def _cached(make: Callable[[Worker], Awaitable[Response]]) -> MakePage:
+    """Return a page that is made at most once in `CACHE_SECONDS`, by one request at a time."""
+    lock, page, made = asyncio.Lock(), Response(), -CACHE_SECONDS
+
+    async def cached(worker: Worker) -> Response:
+        nonlocal page, made
+        async with lock:
+            if time.monotonic() - made >= CACHE_SECONDS:
+                page, made = await make(worker), time.monotonic()
+            # A response can be sent only once.
+            return Response(body=page.body, headers=page.headers)
+
+    return cached
+
+
+def application(worker: Worker, overview: Overview) -> Application:
+    """Return the pages of a worker; the framework refuses methods other than GET and HEAD."""
+
+    async def overview_page(_: Worker) -> Response:
+        return _page(await overview.answer())
+
+    def view(page: MakePage) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            made = page(worker)
+            response = made if isinstance(made, Response) else await made
+            response.headers.update(HEADERS)
+            if isinstance(response.body, bytes) and len(response.body) > LARGE:
+                response.enable_compression()  # for a client that takes it; in a thread
+            return response
+
+        return answer
+
+    app = Application()
+    for path, page in {**PAGES, OVERVIEW: overview_page}.items():
+        app.router.add_get(path, view(_cached(page) if iscoroutinefunction(page) else page))
+
+    async def close(_: Application) -> None:
+        await overview.close()
+
+    app.on_shutdown.append(close)
+    return app
+
+
+class Pages:
+    """An application, served while it is open on the address of section `web` in the file ``source``."""
+
+    def __init__(self, application: Application, host: str, port: int, source: str) -> None:
+        self._address, self._source = (host, port), source
+        self._runner = LimitedRunner(application, shutdown_timeout=CLOSE_TIMEOUT)
+
+    @classmethod
+    def of(cls, worker: Worker, overview: Overview | None = None) -> Pages:
+        """Return the pages of a worker, on the address of its configuration."""
+        web, source = worker.config.web, worker.config.source
+        return cls(application(worker, overview or Overview(worker)), web.host, web.port, source)
+
+    async def open(self) -> None:
+        """Listen on the address; raise ConfigError where that is not possible."""
+        host, port = self._address
+        await self._runner.setup()
+        try:
+            await TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self.close()
+            reason = error.strerror if isinstance(error, gaierror) else os.strerror(error.errno or 0)
+            message = (
+                f"cannot listen on {host}:{port}: {reason}; each process of a machine needs a port: "
+                f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if port == 6066 else 6066}"
+            )
+            raise ConfigError([Problem(0, "web.port", message)], self._source) from None
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections."""
+        await self._runner.cleanup()
+
+
+class LimitedServer(Server):
+    """A web server that closes connections above the limit."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Accept a connection, or close it."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > CONNECTIONS:
+            # Later: the framework is still setting the connection up, and would fail.
+            asyncio.get_running_loop().call_soon(transport.abort)
+
+
+class LimitedRunner(AppRunner):
+    """Runs an application with the limits."""
+
+    async def _make_server(self) -> Server:
+        made = await super()._make_server()
+        return LimitedServer(
+            made.request_handler,
+            request_factory=made.request_factory,
+            access_log=None,
+            keepalive_timeout=IDLE,
+        )

@@ -1,0 +1,1 @@
+"""A worker: joins the group, runs shards, reads, commits and publishes; decides nothing about privacy."""

@@ -1,0 +1,308 @@
+"""Each way to be blind, as docs/blindness.md says: played with a worker, a forwarder, a Prometheus and an Alertmanager.
+
+What the forwarder posts goes to an Alertmanager of its own, so that each source is seen by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from stream_svt.application.config import parse_config
+from stream_svt.errors import ConfigError
+from tests.support.forwarding import Forwarder
+from tests.support.observed import alertmanager_config, prometheus_config
+from tests.support.partitioning import partition_of
+from tests.support.process import free_port
+from tests.support.prometheus import Alertmanager, Prometheus
+from tests.support.topics import Topics, create_topics
+from tests.support.worker import HIGH, LOW, Scene
+
+pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "blindness.md"
+ROWS = {
+    "exhausted": "exhausted",
+    "limited": "limited",
+    "`on_halt: stop`": "stopped",
+    "closed": "closed",
+    "paused": "paused",
+    "paused `--for` 1h": "timed",
+    "shard parked": "parked",
+    "not covered": "uncovered",
+    "no queries": "silent",
+}
+"""The part of the play that each row of the page is, by its name; `limit too small` never begins."""
+TOO_SMALL = "limit too small"
+ON_SHARD_1 = "parked"
+NAMES = {
+    part: next(
+        name
+        for name in (f"{part}-{number}" for number in range(100))
+        if partition_of(name.encode(), 2) == (part == ON_SHARD_1)
+    )
+    for part in ROWS.values()
+}
+"""The dataset of each part."""
+COMMON = (
+    "epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 100000], threshold: 5000, expected_queries: 10000"
+)
+KEYS = {
+    "limited": "max_runs: 1 per 1h",
+    "stopped": "on_halt: stop, max_runs: off",
+}
+LIMITS = {"exhausted": 1}
+
+
+class Told(NamedTuple):
+    """What a row of the page says."""
+
+    status: str
+    alarm: str
+    forwarded: str
+    until: str
+
+
+def told() -> dict[str, Told]:
+    """Return the rows of the page by their first cell."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: Told(status.strip("`"), *rest[:3]) for name, status, *rest in cells}
+
+
+@dataclass(eq=False)
+class Night(Scene):
+    """One application that becomes blind in every way at once."""
+
+    covered: bool = False
+
+    def text(self, **changes: object) -> str:
+        monitors = [
+            f"{{name: m-{part}, topic: {self.application}.{'none' if part == 'silent' else 'counts'}, "
+            f"datasets: [{name}], {COMMON}, {KEYS.get(part, 'max_runs: off')}}}"
+            for part, name in NAMES.items()
+            if part != "uncovered" or self.covered
+        ]
+        datasets = [
+            f"{{name: {name}, limit: {LIMITS.get(part, 9)}, unit: u}}" for part, name in NAMES.items()
+        ]
+        return (
+            f'application: {self.application}\nkafka: {{bootstrap_servers: "{self.servers}", session_timeout: 2s, '
+            "heartbeat_interval: 300ms}\ntopics: {partitions: 2}\ncommit: {interval: 100ms}\n"
+            f"datasets: [{', '.join(datasets)}]\nmonitors: [{', '.join(monitors)}]\n"
+        )
+
+
+@dataclass
+class AlertScan:
+    """What was seen: each part as the page would say it, and which of them still stood after their ends."""
+
+    rows: dict[str, Told] = field(default_factory=dict)
+    texts: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    ends: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def seen(broker, debian_program, tmp_path_factory) -> Iterator[AlertScan]:
+    directory: Path = tmp_path_factory.mktemp("night")
+    programs = [debian_program(name) for name in ("prometheus", "prometheus-alertmanager")]
+    servers = broker.bootstrap_servers
+    night = Night(servers, Topics(servers).name("night"), directory=directory)
+    (directory / "rules").mkdir()
+    (directory / "posted").mkdir()
+    file, forward_port = night.write(), free_port()
+    ports = [night.ports[file], forward_port]
+    rules = alertmanager_config(directory, "http://127.0.0.1:1/")
+    with (
+        Alertmanager(programs[1], rules, directory / "rules") as of_rules,
+        Alertmanager(programs[1], rules, directory / "posted") as of_forwarder,
+        Prometheus(
+            programs[0], prometheus_config(directory, ports, of_rules.address), directory
+        ) as prometheus,
+    ):
+        path = directory / "forward.yaml"
+        path.write_text(
+            f'kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
+            f"topic: {night.application}.alerts\n"
+            f"destinations: [{{name: pager, alertmanager: {{urls: ['{of_forwarder.url}'], renew: 1s}}}}]\n"
+        )
+        night_seen = AlertScan()
+        forwarder = path, forward_port
+        asyncio.run(_play(night, file, forwarder, of_rules, of_forwarder, prometheus, night_seen))
+        yield night_seen
+
+
+async def _play(
+    night: Night,
+    file: Path,
+    forwarder: tuple[Path, int],
+    of_rules: Alertmanager,
+    of_forwarder: Alertmanager,
+    prometheus: Prometheus,
+    found: AlertScan,
+) -> None:
+    async with night.on_stage():
+        await create_topics(night.servers, {f"{night.application}.none": 2})
+        worker = night.serve(file=file)
+        await worker.ready()
+        for name in NAMES.values():
+            await night.send(name, LOW, topic=f"{night.application}.counts")
+        await worker.until(lambda: worker.offsets(night.queries) >= len(NAMES))
+        # Queries of shard 1 are lost while nobody reads.
+        await worker.end()
+        await night.send(NAMES["parked"], *[LOW] * 3)
+        ends = await night.ends("counts")
+        lost = next(offset for place, offset in ends.items() if place.partition == 1)
+        await night.delete_before("counts", lost, 1)
+        worker = night.serve(file=file)
+        night.services.append(Forwarder(*forwarder, forwarder[0].with_suffix(".log")))
+        await worker.until(lambda: 0 in worker.shards())
+        for part in ("exhausted", "limited", "stopped"):
+            await night.send(NAMES[part], HIGH, HIGH, HIGH)
+        hour = int(1000 * (time.time() + 3600))
+        for action, part, until in (("close", "closed", 0), ("pause", "paused", 0), ("pause", "timed", hour)):
+            await night.command(action, NAMES[part], monitor=f"m-{part}", until=until)
+            await worker.until(lambda part=part: _status(worker.status(), part) in ("stopped", "paused"))
+
+        def rows() -> dict[str, Told]:
+            return {
+                part: _row(part, worker.status(), of_rules.alerts(), of_forwarder.alerts(), found)
+                for part in NAMES
+            }
+
+        expected = {part: told()[row] for row, part in ROWS.items()}
+        try:
+            await worker.until(lambda: rows() == expected, 60)
+        except AssertionError:
+            assert worker.alive, worker.log
+        found.rows = rows()
+        await _end(night, worker, file)
+
+        def standing() -> set[str]:
+            alerts = [*of_rules.alerts(), *of_forwarder.alerts()]
+            return {part for part in NAMES for alert in alerts if _concerns(alert, part)}
+
+        try:
+            await worker.until(lambda: not standing(), 60)
+        except AssertionError:
+            assert worker.alive, worker.log
+        found.left = standing()
+
+
+async def _end(night: Night, worker: Any, file: Path) -> None:
+    """End everything as the page says."""
+    await night.command("raise-budget", NAMES["exhausted"], limit="9")
+    for part, action in (
+        ("limited", "resample"),
+        ("stopped", "resample"),
+        ("closed", "resample"),
+        ("paused", "resume"),
+    ):
+        await asyncio.sleep(0.5)
+        await night.command(action, NAMES[part], monitor=f"m-{part}")
+    await asyncio.sleep(0.5)
+    soon = int(1000 * (time.time() + 1))
+    await night.command("pause", NAMES["timed"], monitor="m-timed", until=soon)
+    reason = next(one["reason"] for one in worker.status()["shards"] if one["shard"] == 1)
+    match = re.search(r"--topic (\S+) --offset (\d+)", reason)
+    assert match, reason
+    await night.command("accept-loss", partition=1, topic=match[1], offset=int(match[2]))
+    await night.send(NAMES["silent"], LOW, topic=f"{night.application}.none")
+    await worker.until(lambda: 1 in worker.shards())
+    night.covered = True
+    text = night.text() + f"web: {{port: {night.ports[file]}}}\n"
+    await asyncio.to_thread(file.write_text, text)
+    applying = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stream_svt", "apply", "-c", str(file), "--yes"
+    )
+    assert await applying.wait() == 0
+    for part in ("exhausted", "limited", "stopped", "closed", "paused", "timed"):
+        await night.send(NAMES[part], LOW)
+
+
+def _status(status: Mapping[str, Any] | None, part: str) -> str:
+    """Return the word of the worker's status for a part."""
+    if status is None:
+        return "no answer"
+    if part == "parked":
+        return next((one["state"] for one in status["shards"] if one["shard"] == 1), "none")
+    (monitors,) = [one["monitors"] for one in status["datasets"] if one["dataset"] == NAMES[part]]
+    return next((monitor["state"] for monitor in monitors), "not covered")
+
+
+def _concerns(alert: Mapping[str, Any], part: str) -> bool:
+    labels = alert["labels"]
+    if part in ("parked", "silent"):
+        own = {"parked": ("ShardParked", "shard", "1"), "silent": ("QueriesStopped", "topic", ".none")}[part]
+        return labels["alertname"] == own[0] and labels[own[1]].endswith(own[2])
+    return (
+        labels.get("dataset") == NAMES[part]
+        and re.match("Monitor|DatasetNot", labels["alertname"]) is not None
+    )
+
+
+def _row(part: str, status: Any, ruled: list[Any], posted: list[Any], found: AlertScan) -> Told:
+    alarms = [alert for alert in ruled if _concerns(alert, part)]
+    others = [alert for alert in posted if _concerns(alert, part)]
+    found.texts[part] = [alert["annotations"] for alert in (*alarms, *others)]
+    untils = {
+        "a time" if "goes on at" in text or "goes on by itself at" in text else "none"
+        for text in (notes["description"] for notes in found.texts[part])
+    }
+    return Told(
+        _status(status, part),
+        ", ".join(sorted(f"{one['labels']['severity']} {one['labels']['alertname']}" for one in alarms))
+        or "none",
+        _same(alarms, others),
+        ", ".join(sorted(untils)),
+    )
+
+
+def _same(alarms: list[Any], others: list[Any]) -> str:
+    """Return whether the forwarder's alerts have the labels of the rules', or what else they are."""
+    ruled, posted = [sorted(map(str, (one["labels"] for one in alerts))) for alerts in (alarms, others)]
+    return "yes" if posted and posted == ruled else "no" if not posted else f"{posted} beside {ruled}"
+
+
+def test_the_page_has_a_row_for_each_part_of_the_play():
+    assert set(told()) == {*ROWS, TOO_SMALL}
+
+
+def test_a_limit_too_small_never_begins():
+    assert told()[TOO_SMALL] == Told("refused", "none", "no", "none")
+    text = (
+        Night("127.0.0.1:1", "night")
+        .text()
+        .replace(f"{NAMES['limited']}, limit: 9", f"{NAMES['limited']}, limit: 1/2")
+    )
+    with pytest.raises(ConfigError, match="whole run"):
+        parse_config(text)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_page_is_what_is_seen(seen, row):
+    assert seen.rows[ROWS[row]] == told()[row]
+
+
+@pytest.mark.parametrize("part", ["exhausted", "limited", "stopped", "closed", "paused", "timed"])
+def test_both_alerts_name_dataset_monitor_since_when_and_the_command(seen, part):
+    assert len(seen.texts[part]) == 2
+    for notes in seen.texts[part]:
+        text = " ".join(notes.values())
+        assert NAMES[part] in text
+        assert f"m-{part}" in text
+        assert re.search(r"[Ss]ince 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", text)
+        assert re.search(rf"stream-svt control (raise-budget|resample|resume) -c FILE {NAMES[part]}", text)
+
+
+def test_each_ends_as_the_page_says(seen):
+    assert seen.left == set()

@@ -1,0 +1,427 @@
+"""Avro records: which fields are found, what is refused, and what hostile records and schemas cannot do."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import time
+import tracemalloc
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from stream_svt.columns import decimals
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.queries.avro.columns import MAX_DEPTH, RecordSchema, UnusableSchema
+from stream_svt.queries.codec import QueryDecoder, concatenate
+from stream_svt.settings.records import RecordLayout
+from tests.support.avro import NESTED, AtHand, encode, record, varint
+from tests.support.engine_play import numbers
+from tests.support.query_records import AT_HOME, ELSEWHERE, HERE, Record, contents
+
+LAYOUT = RecordLayout(format="avro", value="payload.count", series="payload.page", id="meta.id")
+FLAT = RecordLayout(format="avro", value="n")
+GOOD = {"op": "c", "meta": {"id": "q1"}, "payload": {"count": 7, "page": "/a"}}
+
+
+def decoder(schemas: AtHand, layout: RecordLayout = LAYOUT) -> QueryDecoder:
+    return QueryDecoder("pages", HERE, [], layout, schemas)
+
+
+def decode(schema: object, *values: bytes | None, layout: RecordLayout = LAYOUT) -> QueryBatch:
+    one = decoder(AtHand({1: schema}), layout)
+    records = [Record(100 + i, AT_HOME, value) for i, value in enumerate(values)]
+    assert one.lack(records) == (len(records), "")
+    return one.decode(records)
+
+
+def test_fields_are_found_at_their_paths_in_unions_and_records():
+    other = {"op": "d", "meta": {"id": "q2"}, "payload": None}
+    third = {"op": "c", "meta": {"id": "q3"}, "payload": {"count": -(2**63), "page": None}}
+    found = contents(decode(NESTED, *(encode(NESTED, one) for one in (GOOD, other, third))))
+    assert (found["id"], found["series"]) == (["q1", "q2", "q3"], ["/a", None, None])
+    assert (found["value"], found["rejects"]) == ([7, None, None], [])
+
+
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}
+VALUES = [
+    ("int", -3, -3),
+    ("long", 2**62 + 5, 2**62),
+    ("double", 0.1, Fraction(math.floor(Fraction(0.1) * 10**18), 10**18)),
+    ("double", math.inf, 2**62),
+    ("double", -math.inf, None),
+    ("double", math.nan, None),
+    ("float", 2.5, Fraction(5, 2)),
+    (["null", "long"], None, None),
+    (["null", "long"], 12, 12),
+    ("string", "12", None),
+    ("boolean", True, None),
+    ("bytes", b"\x07", None),
+    ({"type": "enum", "name": "e", "symbols": ["A"]}, "A", None),
+    ({"type": "array", "items": "long"}, [1, 2], None),
+    (record("inner", a="long"), {"a": 1}, None),
+    (CENTS, Decimal("12345.67"), Fraction("12345.67")),
+    (CENTS, Decimal("-0.01"), Fraction("-0.01")),
+    (
+        {"type": "fixed", "size": 8, "name": "f", "logicalType": "decimal", "precision": 18, "scale": 4},
+        Decimal("-7.0001"),
+        Fraction("-7.0001"),
+    ),
+    (
+        ["null", {"type": "bytes", "logicalType": "decimal", "precision": 90, "scale": 0}],
+        Decimal(10**80),
+        2**62,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), VALUES, ids=lambda one: repr(one)[:30])
+def test_numbers_are_exact_and_anything_else_is_the_lower_bound(kind, value, expected):
+    schema = record("r", n=kind, tags={"type": "array", "items": "string"})
+    for one, content in ((record("r", n=kind), {"n": value}), (schema, {"n": value, "tags": ["a", "b"]})):
+        batch = decode(one, encode(one, content), layout=FLAT)
+        assert (numbers(batch), batch.rejects) == ([expected], [])
+
+
+@pytest.mark.parametrize("kind", [one for one, _, _ in VALUES], ids=lambda one: repr(one)[:30])
+def test_a_field_beside_the_value_never_depends_on_it(kind):
+    mine = [value for one, value, _ in VALUES if one == kind]
+    schema = record("r", n=kind, page="string")
+    layout = RecordLayout(format="avro", value="n", series="page")
+    found = [contents(decode(schema, encode(schema, {"n": one, "page": "p"}), layout=layout)) for one in mine]
+    assert all(one["series"] == ["p"] and one["rejects"] == [] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "text"),
+    [
+        ("string", "a", "a"),
+        ("long", -7, "-7"),
+        ("boolean", True, "true"),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "B", "B"),
+        (["null", "int"], None, None),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**60, str(2**60)),
+        ("string", "", "bad-series"),
+        ("string", "x" * 257, "bad-series"),
+        ("double", 1.5, "bad-series"),
+        ("bytes", b"a", "bad-series"),
+    ],
+)
+def test_texts_integers_and_booleans_are_a_series(kind, content, text):
+    schema = record("r", n="long", page=kind)
+    plain = json.loads(json.dumps(schema).replace("timestamp-millis", "none"))
+    batch = decode(
+        schema,
+        encode(plain, {"n": 1, "page": content}),
+        layout=RecordLayout(format="avro", value="n", series="page"),
+    )
+    assert ([*batch.series] or [reason for _, reason in batch.rejects] or [None]) == [text]
+
+
+def test_named_types_are_found_in_their_name_spaces_wherever_they_are_used_again():
+    point = {"type": "record", "name": "P", "fields": [{"name": "n", "type": "long"}]}
+    schema = {
+        "type": "record",
+        "name": "R",
+        "namespace": "a.b",
+        "fields": [{"name": "x", "type": point}, {"name": "y", "type": "P"}, {"name": "z", "type": "a.b.P"}],
+    }
+    content = {"x": {"n": 1}, "y": {"n": 2}, "z": {"n": 3}}
+    for name, number in (("x", 1), ("y", 2), ("z", 3)):
+        layout = RecordLayout(format="avro", value=f"{name}.n")
+        assert numbers(decode(schema, encode(schema, content), layout=layout)) == [number]
+
+
+def test_what_is_not_in_the_wire_format_is_refused_and_good_records_beside_it_are_read():
+    good = encode(NESTED, GOOD)
+    damaged = (b"\1" + good[1:], b'{"n":1}', good[:-1], good + b"\0", good[:5])
+    bad = [None, b"", b"\0\0\0", *damaged, b"\0" * 2_000_000]
+    batch = decode(NESTED, good, *bad, good)
+    assert batch.rejects == [
+        (101, "empty"), (102, "empty"), (103, "not-avro"), (104, "not-avro"), (105, "not-avro"),
+        (106, "not-avro"), (107, "not-avro"), (108, "not-avro"), (109, "too-large"),
+    ]  # fmt: skip
+    assert numbers(batch) == [7, 7]
+
+
+def test_records_of_several_schemas_are_read_in_one_batch_as_each_by_itself():
+    schemas = {
+        1: record("r", n="long", page="string"),
+        70_000: record("r", page=["null", {"type": "enum", "name": "e", "symbols": ["é", "B"]}], n="double"),
+        2**32 - 1: record("r", xs={"type": "array", "items": "string"}, page="long", n=["string", CENTS]),
+        3: "unusable",
+    }
+    layout = RecordLayout(format="avro", value="n", series="page", id="page")
+    values = [
+        encode(schemas[1], {"n": -7, "page": "/é"}),
+        b"\0" + (70_000).to_bytes(4, "big") + varint(1) + varint(0) + struct.pack("<d", 2.5),
+        b"\0" + (70_000).to_bytes(4, "big") + varint(0) + struct.pack("<d", math.nan),
+        encode(schemas[2**32 - 1], {"n": Decimal("1.27"), "xs": ["a"], "page": 12}, 2**32 - 1),
+        b"\0\0\0\0\3\0",
+        b"",
+    ] * 70
+    random.Random(5).shuffle(values)
+    records = [Record(100 + at, AT_HOME, value) for at, value in enumerate(values)]
+    one = decoder(AtHand(schemas), layout)
+    assert one.lack(records) == (len(records), "")
+    wanted = concatenate([one.decode([each]) for each in records])
+    assert contents(one.decode(records)) == contents(wanted)
+    assert sorted({reason for _, reason in wanted.rejects}) == ["empty", "missing-id", "unusable-schema"]
+    assert {wanted.series[row] for row in range(len(wanted))} == {"/é", "é", "12"}
+
+
+def test_a_record_waits_for_its_schema_unless_its_key_is_refused():
+    schemas = AtHand({1: NESTED})
+    one = decoder(schemas)
+    good, later = encode(NESTED, GOOD), encode(NESTED, GOOD, 2)
+    records = [
+        Record(0, AT_HOME, good),
+        Record(1, ELSEWHERE, encode(NESTED, GOOD, 9)),
+        Record(2, AT_HOME, later),
+        Record(3, AT_HOME, good),
+    ]
+    assert one.lack(records) == (2, "schema 2 is missing")
+    assert schemas.requested == [2]
+    schemas.schemas[2] = schemas.schemas[1]
+    assert one.lack(records) == (4, "")
+    assert contents(one.decode(records))["rejects"] == [(1, "misrouted")]
+
+
+def test_a_schema_without_a_field_is_logged_and_its_records_have_the_lower_bound(caplog):
+    schema = record("r", other="long")
+    batch = decode(schema, encode(schema, {"other": 1}), layout=FLAT)
+    assert (numbers(batch), batch.rejects) == ([None], [])
+    assert "event=schema_lacks_fields topic=pages schema=1 fields=n" in caplog.text
+
+
+def nested(depth: int) -> object:
+    schema: object = "long"
+    for level in range(depth):
+        schema = record(f"r{level}", n=schema)
+    return schema
+
+
+def doubled(levels: int) -> object:
+    """A schema whose types double at each level: "a billion laughs"."""
+    schema: object = record("r0", n="long", m="long")
+    for level in range(1, levels):
+        schema = record(f"r{level}", n=schema, m=f"r{level - 1}")
+    return schema
+
+
+def fixed(size: object) -> object:
+    return {"type": "fixed", "name": "e", "size": size}
+
+
+UNUSABLE = {
+    "no JSON": "{",
+    "an empty answer": "",
+    "deep JSON": "[" * 100_000,
+    "no record": "long",
+    "an unknown type": record("r", n="longer"),
+    "a recursive type": record("r", n=["null", "r"]),
+    "a recursive type in a list": record("r", n={"type": "array", "items": "r"}),
+    "many types": doubled(40),
+    "many fields": record("r", **{f"f{number}": "long" for number in range(6_000)}),
+    "deep types": nested(MAX_DEPTH + 2),
+    "a fixed type without a size": record("r", n={"type": "fixed", "name": "f"}),
+    "two fields of one name at the path": {
+        "type": "record",
+        "name": "r",
+        "fields": record("r", n="long")["fields"] * 2,
+    },
+    "a negative size": record("r", n=fixed(-1)),
+    "a size that is a boolean": record("r", n=fixed(True)),
+    "no fields": {"type": "record", "name": "r"},
+    "fields that are none": {"type": "record", "name": "r", "fields": [1]},
+    "a number as a type": record("r", n=7),
+    "a use of one of two types of a name": record("r", a=fixed(1), b=fixed(2), n="e"),
+    "a protocol": {"protocol": "p"},
+}
+
+
+@pytest.mark.parametrize("schema", UNUSABLE.values(), ids=UNUSABLE)
+def test_a_schema_that_cannot_be_bounded_or_read_refuses_its_records(schema, caplog):
+    start = time.perf_counter()
+    batch = decode(schema, b"\0\0\0\0\1\2\2", layout=FLAT)
+    assert time.perf_counter() - start < 5
+    assert batch.rejects == [(100, "unusable-schema")]
+    assert "event=schema_unusable topic=pages schema=1" in caplog.text
+
+
+USABLE = {
+    "a field without a name": {
+        "type": "record", "name": "r", "fields": [{"type": "int"}, *record("", n="int")["fields"]],
+    },
+    "types without names": {"type": "record", "fields": record("", x={"type": "enum"}, n="int")["fields"]},
+    "a name that is none": {"type": "record", "name": 7, "fields": record("", x="int", n="int")["fields"]},
+    "symbols that are none": record("r", x={"type": "enum", "name": "e", "symbols": 7}, n="int"),
+    "symbols that are no names": record("r", x={"type": "enum", "name": "e", "symbols": ["a-b", "a-b", ""]}, n="int"),
+    "two fields of one name": {
+        "type": "record", "name": "r",
+        "fields": [*record("", x="null", n="int")["fields"], *record("", x="int")["fields"]],
+    },
+    "two types of one name": record("r", x=fixed(0), y=fixed(1), n="int"),
+    "a default and aliases": {
+        "type": "record", "name": "r", "aliases": 7, "doc": 7,
+        "fields": [{"name": "x", "type": ["null", "int"], "default": "z"}, {"name": "n", "type": "int", "order": 7}],
+    },
+    "types in types": record("r", x={"type": {"type": {"type": "int"}}}, n={"type": {"type": "int", "logicalType": 7}}),
+    "a union in a union": record("r", x=[["null", "null", "int"]], n="int"),
+    "branches of one type": record("r", x=["int", "int"], n=["int", "int"]),
+    "absurd decimals": record(
+        "r", x={"type": "bytes", "logicalType": "decimal", "scale": -1}, n={"type": "int", "logicalType": "decimal"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_what_is_odd_beside_the_paths_does_not_matter(name):
+    schema = USABLE[name]
+    content = {
+        "two fields of one name": varint(5) + b"\0",
+        "two types of one name": b"\0" + varint(5),
+        "a union in a union": b"\0\0" + varint(5),
+        "branches of one type": b"\2\0\2" + varint(5),
+        "symbols that are none": varint(-9) + varint(5),
+    }.get(name, b"\0" + varint(5))
+    batch = decode(schema, b"\0\0\0\0\1" + content, layout=FLAT)
+    assert (numbers(batch), batch.rejects) == ([5], [])
+
+
+def test_huge_counts_and_lengths_take_neither_time_nor_memory():
+    lists = record("r", n="long", xs={"type": "array", "items": record("i", a="boolean")}, s="string")
+    huge = [varint(1) + varint(count) + rest for count in (2**62, -(2**62), -(2**63), -1) for rest in (
+        b"", varint(2**62), varint(-2), varint(-(2**63)), b"\1" * 1000,
+    )]  # fmt: skip
+    huge += [varint(1) + varint(0) + varint(size) + b"ab" for size in (2**62, -1, -(2**63), 3)]
+    full = varint(1) + varint(1_000_000) + b"\1" * 1_000_000 + varint(0) + varint(1) + b"a"
+    tracemalloc.start()
+    start = time.perf_counter()
+    batch = decode(lists, *(b"\0\0\0\0\1" + one for one in huge), layout=FLAT)
+    whole = decode(lists, b"\0\0\0\0\1" + full, layout=FLAT)
+    assert time.perf_counter() - start < 20
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert {reason for _, reason in batch.rejects} == {"not-avro"}
+    assert (numbers(batch), numbers(whole)) == ([], [1])
+    assert peak < 16 << 20
+
+
+def test_a_batch_ends_where_its_items_take_long_enough():
+    schema = record("r", n="long", xs={"type": "array", "items": "boolean"})
+    values = [varint(1) + varint(size) + b"\1" * size + varint(0) for size in (*[20_000] * 9, 200_000)]
+    records = [Record(100 + at, AT_HOME, b"\0\0\0\0\1" + value) for at, value in enumerate(values)]
+    one = decoder(AtHand({1: schema}), FLAT)
+    assert one.lack(records) == (10, "")
+    first = one.decode(records)
+    assert 5 <= len(first) < 10
+    rest = one.decode(records[len(first) :])
+    assert (numbers(first) + numbers(rest), first.rejects + rest.rejects) == ([1] * 10, [])
+    assert (first.end, rest.first, rest.end) == (rest.first, first.end, 110)
+
+
+def test_no_error_and_no_log_repeats_what_is_in_a_record(caplog):
+    schema = record("r", n="long", s="string")
+    decode(schema, encode(schema, {"n": 4242424242, "s": "secret"})[:-2], layout=FLAT)
+    assert "4242424242" not in caplog.text
+    with pytest.raises(UnusableSchema) as error:
+        RecordSchema('{"type": "secret"}', [("n",)])
+    assert "secret" not in str(error.value)
+
+
+def test_mutated_records_are_read_or_refused_and_disturb_no_neighbour():
+    chance = random.Random(3)
+    schema = record(
+        "r", n=["null", "long", "double"], s="string", xs={"type": "array", "items": ["null", "string"]},
+        m={"type": "map", "values": "bytes"}, e={"type": "enum", "name": "e", "symbols": ["A", "B"]}, b="boolean",
+    )  # fmt: skip
+    good = encode(
+        schema, {"n": 77, "s": "text", "xs": ["a", None] * 3, "m": {"k": b"v"}, "e": "A", "b": True}
+    )
+    for one in (schema, record("r", n=["null", "long"], s="string", b="boolean")):
+        plain = good if one is schema else encode(one, {"n": 77, "s": "text", "b": True})
+        for _ in range(300):
+            values = [plain]
+            for _ in range(10):
+                changed = bytearray(plain)
+                for _ in range(chance.randint(1, 4)):
+                    changed[chance.randrange(5, len(changed))] = chance.randrange(256)
+                values.append(bytes(changed[: chance.randrange(5, len(changed) + 1)]))
+            batch = decode(one, *values, plain, layout=FLAT)
+            assert len(batch) + len(batch.rejects) == 12
+            assert {reason for _, reason in batch.rejects} <= {"not-avro"}
+            assert (batch.offset[0], batch.offset[-1], batch.whole[0], batch.whole[-1]) == (100, 111, 77, 77)
+    assert decimals.NO_NUMBER[0] < 0
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+AT_THE_VALUE = ("null", "string", "bytes", DECIMAL, "int", "long", "float", "double", "boolean")
+
+
+def data_of(kind: Any) -> list[bytes]:
+    """Return data of a type that a correct writer may write, and that differ by little."""
+    texts = [b"", b"\x7f", b"\x80", b"abc", b"abd", "é".encode(), b"a" * 300]
+    numbers = [0, -1, 63, 64, 127, 128, 2**31 - 1]
+    doubles = [0.0, 1.27, 1.28, -0.0, math.nan, math.inf, 1e300, 5e-324]
+    if kind in ("string", "bytes", DECIMAL):
+        return [
+            varint(len(text)) + text
+            for text in (*texts, *([] if kind == "string" else [b"\xc3", b"\xff\xfe"]))
+        ]
+    if kind in ("int", "long"):
+        return [varint(one) for one in (*numbers, *([2**62, 2**63 - 1, -(2**63)] if kind == "long" else []))]
+    if kind == "float":
+        return [struct.pack("<f", one) for one in doubles if one != 1e300] + [b"\1\0\x80\x7f"]
+    if kind == "double":
+        return [struct.pack("<d", one) for one in doubles] + [b"\1\0\0\0\0\0\xf0\x7f"]
+    return [b"\0", b"\1"] if kind == "boolean" else [b""]
+
+
+def beside(kind: Any, tags: bool) -> Any:
+    more = {"xs": {"type": "array", "items": "string"}} if tags else {}
+    return record("r", page="string", n=kind, last="int", **more)
+
+
+@pytest.mark.parametrize("tags", [False, True], ids=["plain", "with an array"])
+def test_no_data_of_any_union_at_the_value_decides_about_its_record(tags):
+    layout = RecordLayout(format="avro", value="n", series="page")
+    good, end = varint(2) + b"/a", varint(-9) + b"\0" * tags
+    chance = random.Random(1)
+    for size in (1, 2, 3, 9):
+        orders = list(permutations(AT_THE_VALUE, size))
+        for order in orders if size < 3 else chance.sample(orders, 60):
+            data = [varint(branch) + one for branch, kind in enumerate(order) for one in data_of(kind)]
+            values = [b"\0\0\0\0\1" + good + one + end for one in data]
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                batch = decode(beside(list(order), tags), *values, layout=layout)
+            assert batch.rejects == []
+            assert contents(batch)["series"] == ["/a"] * len(values)
+            kinds = [kind for kind in order for _ in data_of(kind)]
+            is_number = [whole != decimals.NO_NUMBER[0] for whole in batch.whole.tolist()]
+            never = [kind in ("null", "string", "bytes", "boolean") for kind in kinds]
+            assert not any(found and no for found, no in zip(is_number, never, strict=True))
+            assert all(
+                found for found, kind in zip(is_number, kinds, strict=True) if kind in ("int", DECIMAL)
+            )
+
+
+def test_a_branch_means_what_the_writer_wrote():
+    cents = [Decimal("1.26"), Decimal("1.27"), Decimal("1.28"), Decimal("-1.28"), Decimal("638.21")]
+    for order in permutations(("null", "string", DECIMAL, "double")):
+        schema = record("r", n=list(order), xs={"type": "map", "values": "long"})
+        at = order.index(DECIMAL)
+        values = []
+        for one in cents:
+            unscaled = int(one * 100).to_bytes(int(one * 100).bit_length() // 8 + 1, "big", signed=True)
+            values.append(b"\0\0\0\0\1" + varint(at) + varint(len(unscaled)) + unscaled + b"\0")
+        values += [b"\0\0\0\0\1" + varint(order.index("string")) + varint(3) + b"abc" + b"\0"]
+        batch = decode(schema, *values, layout=FLAT)
+        assert (numbers(batch), batch.rejects) == ([*map(Fraction, cents), None], [])

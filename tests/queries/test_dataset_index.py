@@ -1,0 +1,85 @@
+"""Numbers of datasets by record key: every key finds its own dataset, whatever its hash, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.queries import dataset_index
+from stream_svt.queries.dataset_index import DatasetIndex
+
+HOMES = Partitioning(1, "murmur2")
+
+
+def numbers(
+    index: DatasetIndex, keys: Iterable[bytes | None], behind: bytes = b"", singles: int = -1
+) -> list[int]:
+    """Return the numbers of keys that stand side by side in a buffer."""
+    parts = [*keys]
+    length = np.array([-1 if key is None else len(key) for key in parts], np.int64)
+    start = np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset_index, "SINGLES", singles)
+        return index.numbers(b"".join([key or b"" for key in parts]) + behind, start, length).tolist()
+
+
+names = st.text(min_size=1, max_size=40) | st.sampled_from(
+    ["a", "a\0", "a" * 8, "a" * 9, "a" * 16, "a" * 200]
+)
+other_keys = st.none() | st.binary(max_size=20) | st.sampled_from([b"a\0\0", b"a" * 7, b"a" * 15 + b"b"])
+
+
+@given(st.lists(names, unique=True, max_size=60), st.lists(other_keys, max_size=20), st.binary(max_size=9))
+def test_a_key_finds_its_dataset_and_no_other(declared, others, behind):
+    index = DatasetIndex(declared, partition=0, partitioning=HOMES)
+    expected = {name.encode(): number for number, name in enumerate(declared)}
+    keys = [*expected, *others, *expected]
+    assert numbers(index, keys, behind) == [-1 if key is None else expected.get(key, -2) for key in keys]
+    assert [index.number(key) for key in keys] == numbers(index, keys, behind)
+
+
+@pytest.mark.parametrize("hashed", [0, 7, 2**64 - 1])
+def test_names_with_equal_hashes_are_told_apart(monkeypatch, hashed):
+    monkeypatch.setattr(
+        dataset_index, "hashes_of", lambda _, start, __: np.full(len(start), hashed, dtype=np.uint64)
+    )
+    monkeypatch.setattr(dataset_index, "hash_of", lambda _: hashed)
+    declared = [f"shop-{number}" for number in range(50)]
+    index = DatasetIndex(declared, partition=0, partitioning=HOMES)
+    assert numbers(index, [name.encode() for name in declared]) == [*range(50)]
+    assert numbers(index, [b"shop-50", None, b"shop-"]) == [-2, -1, -2]
+    assert numbers(index, [b"shop-49", b"shop-50", b"shop-"], singles=9) == [49, -2, -2]
+
+
+def test_datasets_that_are_added_in_slices_keep_their_numbers(monkeypatch):
+    monkeypatch.setattr(dataset_index, "NAMES_AT_ONCE", 100)
+    index = DatasetIndex((), partition=0, partitioning=HOMES)
+    keys = [b"shop-%d" % number for number in range(1050)]
+    for slices, _ in enumerate(index.fill_in_slices(key.decode() for key in keys), start=1):
+        known = min(100 * slices, 1050)
+        assert numbers(index, keys) == [*range(known), *[-2] * (1050 - known)]
+    assert (slices, len(index)) == (11, 1050)
+
+
+def test_few_keys_need_no_arrays_of_hashes(monkeypatch):
+    index = DatasetIndex(["a", "b"], partition=0, partitioning=HOMES)
+    monkeypatch.setattr(dataset_index, "hashes_of", lambda *_: pytest.fail("arrays were made"))
+    assert numbers(index, [b"b", None, b"?", b"a"], singles=4) == [1, -1, -2, 0]
+
+
+@pytest.mark.parametrize("singles", [-1, 9])
+def test_of_a_key_longer_than_all_names_no_more_is_hashed_than_of_a_name(monkeypatch, singles):
+    index = DatasetIndex(["shop-1", "shop-12"], partition=0, partitioning=HOMES)
+    hashed: list[int] = []
+    many, one = dataset_index.hashes_of, dataset_index.hash_of
+    monkeypatch.setattr(
+        dataset_index, "hashes_of", lambda b, s, length: (hashed.extend(length), many(b, s, length))[1]
+    )
+    monkeypatch.setattr(dataset_index, "hash_of", lambda key: (hashed.append(len(key)), one(key))[1])
+    assert numbers(index, [b"shop-12" * 1000, b"shop-12", b"shop-123"], singles=singles) == [-2, 1, -2]
+    assert hashed == [7, 7, 7]
