@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from stream_svt import plain_text
-from stream_svt.application.config import bundle_of, load_config
+from stream_svt.application.config import load_config
 from stream_svt.application.signatures import signing_key
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import load_forward_config
@@ -141,12 +141,10 @@ def test_every_file_of_a_configuration_means_the_same_with_a_mark_and_line_ends_
     one = load_config(plain(tmp_path / "plain", SERVICE) / "shop.yaml")
     other = load_config(marked(tmp_path / "marked", SERVICE) / "shop.yaml")
     assert [each.name for each in other.spec.datasets] == ["north", "south"]
-    assert other.login.password == "pass\x0bword "
-    for name in ("spec", "login", "master_keys", "command_keys", "registry_password"):
+    assert other.kafka.password_file.held == "pass\x0bword "
+    for name in ("spec", "kafka", "sealing", "command_keys", "schema_registry", "bundle"):
         assert getattr(one, name) == getattr(other, name), name
-    bundles = [bundle_of(tmp_path / name / "shop.yaml") for name in ("plain", "marked")]
-    assert bundles[0] == bundles[1]
-    assert spec_of(bundles[1]).hash() == one.spec.hash()
+    assert spec_of(other.bundle).hash() == one.spec.hash()
 
 
 def test_every_file_of_the_forwarder_means_the_same_with_a_mark_and_line_ends_of_windows(tmp_path):
@@ -155,8 +153,8 @@ def test_every_file_of_the_forwarder_means_the_same_with_a_mark_and_line_ends_of
         for write in (plain, marked)
     )
     assert one.destinations == other.destinations
-    assert other.destinations[0].authorization == "Bearer abc"
-    assert other.destinations[0].urls == ("https://hooks.example/alerts",)
+    assert other.destinations[0].config.authorization == "Bearer abc"
+    assert other.destinations[0].config.urls == ("https://hooks.example/alerts",)
 
 
 def test_keys_and_client_secrets_may_begin_with_a_mark(tmp_path):

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from docs.generator.markdown import either, listed, paragraphs
 from stream_svt.forward.config import json_schema as forward_schema
+from stream_svt.settings.document import ENVIRONMENT
 from stream_svt.settings.fields import DURATION_SCHEMA, RATIO_SCHEMA
-from stream_svt.settings.sections import ENVIRONMENT, SECTIONS, json_schema
+from stream_svt.settings.sections import SECTIONS, json_schema
 
 Schema = Mapping[str, Any]
 

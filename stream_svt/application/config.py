@@ -1,4 +1,4 @@
-"""The service's configuration: the file is read, then checked, then its secrets are read."""
+"""The service's configuration: the file is read, and checked with the files and secrets that it names."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import ssl
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from stream_svt import plain_text
 from stream_svt.application.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.kafka.clients import Cluster, Login, TlsFiles
+from stream_svt.kafka.clients import Cluster, tls_context
 from stream_svt.kafka.partitioning import Partitioning
-from stream_svt.kafka.tokens import ClientCredentials, CommandTokens, MskTokens, Tokens
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.settings import sections
-from stream_svt.settings.application import ApplicationSpec, application_of
-from stream_svt.settings.datasets import ReadNames, lines_of
-from stream_svt.settings.document import Document, KeyPath, did_you_mean, path_text, quote, read, without
+from stream_svt.settings.application import ApplicationSpec, specification
+from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, refuse, without
+from stream_svt.settings.fields import Named, held_by, opened
 
-Key = TypeVar("Key")
-_Source: TypeAlias = str | Sequence[str]
-"""File name, or command with arguments."""
+Held = TypeVar("Held")
 
 KEY_COMMAND_SECONDS = 10
 
@@ -39,13 +36,9 @@ class Config:
 
     Attributes:
         spec: Datasets and monitors.
+        text, files: The text of the file, and the files that datasets and balances are read from, by name.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
-        login: Secrets and files of the connection to the brokers.
-        master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
-        command_keys: Keys that may sign commands; empty if signatures are not required.
-        registry_password: Password of the user of the Schema Registry.
-        directory: Where file names are relative to.
     """
 
     kafka: sections.KafkaConfig
@@ -56,13 +49,10 @@ class Config:
     web: sections.WebConfig
     commit: sections.CommitConfig
     spec: ApplicationSpec
+    text: str = field(repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
-    login: Login = field(default_factory=Login, repr=False)
-    master_keys: tuple[bytes, ...] = field(default=(), repr=False)
-    command_keys: tuple[VerifyingKey, ...] = ()
-    registry_password: str | None = field(default=None, repr=False)
-    directory: Path = Path()
 
     @property
     def current(self) -> ApplicationSpec:
@@ -71,7 +61,23 @@ class Config:
 
     def cluster(self) -> Cluster:
         """Return how to reach the brokers."""
-        return Cluster.of(self.kafka, self.login)
+        return self._cluster
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster.of(self.kafka)
+
+    @cached_property
+    def command_keys(self) -> tuple[VerifyingKey, ...]:
+        """Keys that may sign commands; empty if signatures are not required."""
+        public, shared = self.control.public_key_files, self.control.hmac_key_files
+        secrets = [shared_key(secret)[1] for secret in held_by(*shared) if secret is not None]
+        return (*(key for key in held_by(*public) if key is not None), *secrets)
+
+    @property
+    def bundle(self) -> Bundle:
+        """The part of the file that is applied: its text without service sections, and the files that it names."""
+        return Bundle(without(self.text, sections.SERVICE_KEYS), dict(self.files))
 
     @property
     def partitioning(self) -> Partitioning:
@@ -89,24 +95,14 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None, *, is_whol
     return parse_config(text, source=source, directory=path.parent, environ=environ, is_whole=is_whole)
 
 
-def bundle_of(path: Path) -> Bundle:
-    """Return the part of a configuration file that is applied: its text without service sections, and named files."""
-    found = content(path)
-    document = read(found, str(path))
-    names = _names_in(path.parent)
-    listed = [each.get("file") for each in document.data.get("datasets") or () if isinstance(each, dict)]
-    wanted = [name for name in (document.data.get("carried_over"), *listed) if isinstance(name, str)]
+def content(path: Path) -> str:
+    """Return the text of a configuration file; ConfigError if it cannot be read, or is not in UTF-8."""
     try:
-        files = {name: "".join(f"{line}\n" for line in lines_of(name, names)) for name in wanted}
+        return plain_text.decoded(path.read_bytes())
     except ValueError as error:
-        raise ConfigError([Problem(0, "", str(error))], str(path)) from None
-    return Bundle(without(plain_text.decoded(found), sections.SERVICE_KEYS), files)
-
-
-def content(path: Path) -> bytes:
-    """Return what is in a configuration file, or raise ConfigError."""
-    try:
-        return path.read_bytes()
+        cause = error.__cause__
+        line = cause.object[: cause.start].count(b"\n") + 1 if isinstance(cause, UnicodeDecodeError) else 0
+        raise ConfigError([Problem(line, "", f"the file cannot be read: {error}")], str(path)) from None
     except OSError as error:
         others = sorted(other.name for other in path.parent.glob("*.y*ml"))
         hint = did_you_mean(path.name, others) or f"; its directory has {', '.join(others[:5])}"
@@ -119,7 +115,7 @@ def content(path: Path) -> bytes:
 
 
 def parse_config(
-    text: str | bytes,
+    text: str,
     *,
     source: str = "configuration",
     directory: Path = Path(),
@@ -132,32 +128,28 @@ def parse_config(
     reads them from the configuration topic.
     """
     document = read(text, source)
-    sections.apply_environment(document, environ or {}, sections.SECTIONS)
-    if is_whole:
-        whole = document.validated(sections.ConfigDocument)
-        spec = application_of(document, whole, _names_in(directory))
-        service: sections.ServiceDocument = whole
-    else:
-        for key in sections.ConfigDocument.model_fields.keys() - sections.ServiceDocument.model_fields.keys():
-            document.data.pop(key, None)
-        service = document.validated(sections.ServiceDocument)
-        spec = ApplicationSpec(service.application, (), ())
-    files = SecretFiles(document, directory)
-    keys = files.sealing_keys(service.sealing)
-    config = Config(
-        spec=spec,
-        **{key: getattr(service, key) for key in sections.SERVICE_KEYS},
-        notes=(*spec.notes, *sections.section_notes(document, service)),
-        source=source,
-        login=files.login(service.kafka),
-        master_keys=tuple(keys),
-        command_keys=tuple(files.command_keys(service.control, keys)),
-        registry_password=files.registry_password(service.schema_registry),
-        directory=directory,
-    )
-    _require_registry(document, config)
-    document.raise_problems()
-    return replace(config, notes=tuple(sorted([*config.notes, *files.notes])))
+    document.override(environ or {}, sections.SECTIONS)
+
+    def check(data: dict[str, Any]) -> Config:
+        if not is_whole:
+            data = {name: value for name, value in data.items() if name not in sections.APPLIED_KEYS}
+        model = sections.ConfigDocument if is_whole else sections.ServiceDocument
+        found = model.model_validate(data, context=Files(directory))
+        spec, files = ApplicationSpec(found.application, (), ()), dict[str, str]()
+        if isinstance(found, sections.ConfigDocument):
+            refuse(sections.registry_problems(found))
+            spec, files = specification(found, document.problem), found.files
+        notes = (document.problem(*note) for note in sections.notes(found))
+        return Config(
+            spec=spec,
+            text=document.text,
+            files=files,
+            **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
+            notes=tuple(sorted([*spec.notes, *notes])),
+            source=source,
+        )
+
+    return document.checked(check)
 
 
 def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
@@ -166,166 +158,108 @@ def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
     ``password`` is the text of one, instead of the key password_file. Raises ConfigError with all problems.
     """
     given = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in keys.items()}
+    if password is not None and given.setdefault("password_file", "given as text") != "given as text":
+        wrong = Problem(0, "kafka.password_file", "cannot be combined with password: remove one of them")
+        raise ConfigError([wrong], "connection")
     lines: dict[KeyPath, int] = {(): 0, ("kafka",): 0, **{("kafka", name): 0 for name in given}}
-    document = Document({"kafka": given}, "connection", lines=lines)
-    if password is not None:
-        if "password_file" in given:
-            document.report(
-                ("kafka", "password_file"), "cannot be combined with password: remove one of them"
-            )
-        given.setdefault("password_file", "given as text")
-    found = document.validated(sections.KafkaDocument).kafka
-    files = SecretFiles(document, Path())
-    if password is None:
-        login = files.login(found)
-    else:
-        login = replace(files.login(found.model_copy(update={"password_file": None})), password=password)
-    document.raise_problems()
-    return Cluster.of(found, login)
+    document, files = Document({"kafka": given}, "connection", lines=lines), Files(Path(), password)
+    checked = document.checked(lambda data: sections.KafkaDocument.model_validate(data, context=files))
+    return Cluster.of(checked.kafka)
 
 
-def _require_registry(document: Document, config: Config) -> None:
-    """Report monitors whose records need a Schema Registry, where none is configured."""
-    for index, monitor in enumerate(config.spec.monitors):
-        if monitor.record is not None and monitor.record.format == "avro" and not config.schema_registry.url:
-            path = ("monitors", index, "record", "format")
-            document.report(path, "avro needs the address of a Schema Registry: set schema_registry.url")
+class Files:
+    """Reads the files, and the output of programs, that a configuration names: the context of its validation.
 
+    File names are relative to ``directory``. A ``password`` takes the place of its file's. Each method returns what a
+    key names, or raises ValueError with a message that does not repeat what is held there.
+    """
 
-def _names_in(directory: Path) -> ReadNames:
-    return lambda name: plain_text.lines(plain_text.decoded((directory / name).read_bytes()))
+    def __init__(self, directory: Path, password: str | None = None) -> None:
+        self._directory, self._password = directory, password
+        self._sealing: list[bytes] = []
+        self._command: list[object] = []
+        self._certificate: Path | None = None
 
+    def lines(self, name: str) -> Named[list[str]]:
+        """Return the lines of a file."""
+        return Named(name, plain_text.lines(self._text(name)))
 
-class SecretFiles:
-    """Reads the secrets that a configuration names, from files or from what a command prints; reports problems."""
+    def first_line(self, name: str) -> Named[str]:
+        """Return the first line of a secret file."""
+        if self._password is not None:
+            return Named(name, self._password)
+        if not (line := plain_text.first_line(self._text(name))):
+            raise ValueError(f"file {quote(name)} holds nothing in its first line")
+        return Named(name, line, self._advice(name))
 
-    def __init__(self, document: Document, directory: Path) -> None:
-        self._document = document
-        self._directory = directory
-        self.notes: list[Problem] = []
+    def secret_file(self, name: str) -> Named[Path]:
+        """Return the path of a file whose first line is a secret, for a reader who reads it again."""
+        return Named(name, self._directory / name, self.first_line(name).note)
 
-    def login(self, kafka: sections.KafkaConfig) -> Login:
-        """Return the secrets and files of the connection to the brokers, after reporting those that cannot be used."""
-        password = self.first_line(kafka.password_file, ("kafka", "password_file"), "password")
-        return Login(password, self._tokens(kafka), self._tls(kafka))
+    def key(self, name: str) -> Named[bytes]:
+        """Return the shared key of 32 bytes in a file."""
+        return Named(name, _held(secret_bytes, self._text(name), f"file {quote(name)}"), self._advice(name))
 
-    def _tokens(self, kafka: sections.KafkaConfig) -> Tokens | None:
-        """Return the access tokens of the connection, None for another login."""
-        if (region := kafka.aws_region) is not None:
-            if find_spec("aws_msk_iam_sasl_signer") is None:
-                message = "AWS_MSK_IAM needs the extra 'msk': pip install 'stream-svt[msk]'"
-                self._document.report(("kafka", "sasl_mechanism"), message)
-            return Tokens(MskTokens(region))
-        if (command := kafka.oauth_token_command) is not None:
-            return Tokens(CommandTokens(command, self._directory), kafka.oauth_extensions)
-        url, client, secret = kafka.oauth_token_url, kafka.oauth_client_id, kafka.oauth_client_secret_file
-        if url is None or client is None or secret is None:
-            return None
-        self.first_line(secret, ("kafka", "oauth_client_secret_file"), "client secret")
-        ca = kafka.oauth_ca_file
-        files = TlsFiles(None if ca is None else self._directory / ca)
-        tls = self._context(files, ("kafka", "oauth_ca_file"), ca)
-        source = ClientCredentials(url, client, self._directory / secret, kafka.oauth_scope, tls)
-        return Tokens(source, kafka.oauth_extensions)
+    def sealing_key(self, name: str) -> Named[bytes]:
+        """Return a sealing key, which occurs once."""
+        return _once(self.key(name), self._sealing)
 
-    def registry_password(self, registry: sections.SchemaRegistryConfig) -> str | None:
-        """Return the password of the Schema Registry's user, None without one; report a ca_file that is none."""
-        if registry.ca_file is not None:
-            authorities = TlsFiles(self._directory / registry.ca_file)
-            self._context(authorities, ("schema_registry", "ca_file"), registry.ca_file)
-        return self.first_line(registry.password_file, ("schema_registry", "password_file"), "password")
+    def printed_key(self, command: tuple[str, ...]) -> Named[bytes]:
+        """Return the sealing key that a program prints."""
+        key = _held(secret_bytes, self._printed(command), f"what {quote(command[0])} prints")
+        return _once(Named(command, key), self._sealing)
 
-    def first_line(self, name: str | None, path: KeyPath, what: str) -> str | None:
-        """Return the first line of a secret file, None without a file, or after reporting a problem."""
-        text = None if name is None else self._text(name, path)
-        if text is None or (line := plain_text.first_line(text)):
-            return text and line
-        self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
-        return None
+    def command_key(self, name: str) -> Named[bytes]:
+        """Return a shared key that verifies commands; it must be no sealing key."""
+        if (key := self.key(name)).held in self._sealing:
+            raise ValueError(f"file {key} holds a sealing key: commands need a key of their own")
+        return _once(key, self._command)
 
-    def _tls(self, kafka: sections.KafkaConfig) -> TlsFiles:
-        """Return the files of the TLS connection, after reporting those that cannot be used."""
-        names = (kafka.ca_file, kafka.certificate_file, kafka.private_key_file)
-        files = TlsFiles(*(None if name is None else self._directory / name for name in names))
-        if kafka.private_key_file is not None:
-            self._text(kafka.private_key_file, ("kafka", "private_key_file"))
-        steps = (
-            (names[0], TlsFiles(files.authorities), "ca_file", ""),
-            (names[1], files, "certificate_file", " of private_key_file, not encrypted"),
-        )
-        for name, step, key, of in steps:
-            # A context without files reads all authorities of the system, and takes a twentieth of a second.
-            if name is not None and not self._context(step, ("kafka", key), name, of):
-                break
-        return files
+    def public_key(self, name: str) -> Named[VerifyingKey]:
+        """Return a public key that verifies commands."""
+        key = _held(public_key, self._text(name), f"file {quote(name)}")
+        return _once(Named(name, key, self._advice(name, is_secret=False)), self._command)
 
-    def _context(
-        self, files: TlsFiles, path: KeyPath, name: str | None, of: str = ""
-    ) -> ssl.SSLContext | None:
-        try:
-            if name is not None and (self._directory / name).read_bytes().startswith(codecs.BOM_UTF8):
-                why = "begins with a byte order mark, which hides its first certificate: save it without"
-                self._document.report(path, f"file {quote(name)} {why}")
-                return None
-            return files.context()
-        except ssl.SSLError:
-            self._document.report(path, f"file {quote(name)} holds no PEM certificate{of}")
-        except OSError as error:
-            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
-        return None
+    def directory(self, command: tuple[str, ...]) -> Named[Path]:
+        """Return a program with the directory where it is started."""
+        return Named(command, self._directory)
 
-    def sealing_keys(self, sealing: sections.SealingConfig) -> list[bytes]:
-        """Return the master keys, the current one first."""
-        current = {"key_file": sealing.key_file, "key_command": sealing.key_command}
-        sources: list[tuple[KeyPath, _Source]] = [
-            (("sealing", kind), one) for kind, one in current.items() if one
-        ]
-        for kind in ("previous_key_files", "previous_key_commands"):
-            sources += _numbered(("sealing", kind), getattr(sealing, kind))
-        return self._keys(sources, secret_bytes)
+    def authorities(self, name: str) -> Named[Path]:
+        """Return the path of certificates of authorities, after trying them."""
+        path = self.certificate(name).held
+        _try_tls(f"file {quote(name)} holds no PEM certificate", path)
+        return Named(name, path)
 
-    def shared_keys(self, names: Sequence[str], path: KeyPath) -> list[bytes]:
-        """Return the 32-byte keys in files, in order."""
-        return self._keys(_numbered(path, names), secret_bytes)
+    def certificate(self, name: str) -> Named[Path]:
+        """Return the path of certificates, which are tried with their key."""
+        self._certificate = path = self._directory / name
+        if opened(lambda _: path.read_bytes(), name).startswith(codecs.BOM_UTF8):
+            why = "begins with a byte order mark, which hides its first certificate: save it without"
+            raise ValueError(f"file {quote(name)} {why}")
+        return Named(name, path)
 
-    def command_keys(self, control: sections.ControlConfig, sealing: Sequence[bytes]) -> list[VerifyingKey]:
-        """Return the keys that may sign commands; none may be a ``sealing`` key."""
+    def private_key(self, name: str) -> Named[Path]:
+        """Return the path of a private key, after trying it with its certificate."""
+        path, note = self._directory / name, self._text(name) and self._advice(name)
+        # A context without files reads all authorities of the system, and takes a twentieth of a second.
+        if self._certificate is not None:
+            pair = "certificate_file holds no PEM certificate of this key, not encrypted"
+            _try_tls(pair, None, self._certificate, path)
+        return Named(name, path, note)
 
-        def shared(text: str) -> VerifyingKey:
-            if (secret := secret_bytes(text)) in sealing:
-                raise ValueError("holds a sealing key: commands need a key of their own")
-            return shared_key(secret)[1]
+    def _text(self, name: str) -> str:
+        return opened(lambda name: plain_text.decoded((self._directory / name).read_bytes()), name)
 
-        public = _numbered(("control", "public_key_files"), control.public_key_files)
-        hmac = _numbered(("control", "hmac_key_files"), control.hmac_key_files)
-        return self._keys(public, public_key, is_secret=False) + self._keys(hmac, shared)
+    def _advice(self, name: str, *, is_secret: bool = True) -> str:
+        """Return advice about a file that everybody on this machine may read, if it is secret, or write; else ""."""
+        mode = (self._directory / name).stat().st_mode
+        if not mode & ((stat.S_IROTH | stat.S_IWOTH) if is_secret else stat.S_IWOTH):
+            return ""
+        access = "read or written" if is_secret else "written"
+        return f"file {quote(name)} can be {access} by everybody on this machine: chmod 600 it"
 
-    def _keys(
-        self,
-        sources: Iterable[tuple[KeyPath, _Source]],
-        read: Callable[[str], Key],
-        *,
-        is_secret: bool = True,
-    ) -> list[Key]:
-        """Return the keys in files or in the output of commands; ``read`` raises ValueError for an invalid one."""
-        keys: list[Key] = []
-        for path, source in sources:
-            if isinstance(source, str):
-                text, origin = self._text(source, path, is_secret=is_secret), f"file {quote(source)}"
-            else:
-                text, origin = self._printed(source, path), f"what {quote(source[0])} prints"
-            if text is None:
-                continue
-            try:
-                if (key := read(text)) in keys:
-                    raise ValueError("holds the same key as another")
-                keys.append(key)
-            except ValueError as error:
-                self._document.report(path, f"{origin} {error}")
-        return keys
-
-    def _printed(self, command: Sequence[str], path: KeyPath) -> str | None:
-        """Return the standard output of a program, None after reporting a problem; messages never repeat its output."""
+    def _printed(self, command: Sequence[str]) -> str:
+        """Return the standard output of a program; messages never repeat it."""
         try:
             done = subprocess.run(
                 command,
@@ -344,30 +278,26 @@ class SecretFiles:
             why = f"ended with exit code {error.returncode}"
         except OSError as error:
             why = f"cannot be started: {error.strerror}"
-        self._document.report(path, f"program {quote(command[0])} {why}")
-        return None
-
-    def note(self, path: KeyPath, message: str) -> None:
-        """Add advice about a configuration key."""
-        self.notes.append(Problem(self._document.line(path), path_text(path), message))
-
-    def _text(self, name: str, path: KeyPath, *, is_secret: bool = True) -> str | None:
-        """Return the text of a file, None after reporting a problem."""
-        file = self._directory / name
-        try:
-            mode = file.stat().st_mode
-            text = plain_text.decoded(file.read_bytes())
-        except ValueError as error:
-            self._document.report(path, f"cannot read {quote(name)}: {error}")
-            return None
-        except OSError as error:
-            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
-            return None
-        if mode & ((stat.S_IROTH | stat.S_IWOTH) if is_secret else stat.S_IWOTH):
-            access = "read or written" if is_secret else "written"
-            self.note(path, f"file {quote(name)} can be {access} by everybody on this machine: chmod 600 it")
-        return text
+        raise ValueError(f"program {quote(command[0])} {why}")
 
 
-def _numbered(path: KeyPath, sources: Iterable[_Source]) -> list[tuple[KeyPath, _Source]]:
-    return [((*path, index), source) for index, source in enumerate(sources)]
+def _held(read: Callable[[str], Held], text: str, origin: str) -> Held:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ValueError(f"{origin} {error}") from None
+
+
+def _once(key: Named[Held], known: list[Any]) -> Named[Held]:
+    """Return a key that is not known yet, and add it."""
+    if key.held in known:
+        raise ValueError(f"{key} holds the same key as another")
+    known.append(key.held)
+    return key
+
+
+def _try_tls(wrong: str, *files: Path | None) -> None:
+    try:
+        tls_context(*files)
+    except ssl.SSLError:
+        raise ValueError(wrong) from None

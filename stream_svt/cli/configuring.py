@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stream_svt.application.config import Config, bundle_of
+from stream_svt.application.config import Config
 from stream_svt.application.signatures import SigningKey
 from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
@@ -221,7 +221,7 @@ def apply(
 
         for finding in asyncio.run(create_missing(config, config.cluster())):
             say(finding.message, err=True)
-    proposal = asyncio.run(config_versions.propose(config, config.cluster(), bundle_of(path), above))
+    proposal = asyncio.run(config_versions.propose(config, config.cluster(), above))
     _show(config, proposal)
     if dry_run or not proposal.is_new:
         return 0
@@ -238,7 +238,7 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
     """Apply a file, unless it is applied already, and log the changes; wait for no confirmation and no shard."""
     config = common.load(path)
     brokers, key = config.cluster(), common.signing_key_of(config, key_file)
-    while (proposal := asyncio.run(config_versions.propose(config, brokers, bundle_of(path)))).is_new:
+    while (proposal := asyncio.run(config_versions.propose(config, brokers))).is_new:
         _refuse_to_retire(config, proposal, "use 'stream-svt apply'")
         bundle, before = proposal.bundle, proposal.before
         try:

@@ -136,7 +136,9 @@ async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
     answers = []
     for destination in config.destinations:
         async with posting(destination) as post:
-            for number, url in enumerate(destination.urls, 1):
-                name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
+            for number, url in enumerate(destination.config.urls, 1):
+                name = (
+                    destination.name if len(destination.config.urls) == 1 else f"{destination.name} {number}"
+                )
                 answers.append((name, await post(url, request_of(destination, decode(body), body, now))))
     return answers

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,23 +12,26 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from stream_svt.application.config import SecretFiles, content
+from stream_svt.application.config import Files, content
 from stream_svt.errors import Problem
 from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import EventType
-from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
+from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, path_of, quote, read
 from stream_svt.settings.fields import (
     Duration,
+    FirstLine,
+    KeyFile,
     Name,
-    PathText,
     Text,
     TopicName,
     Url,
+    advice,
+    held_by,
     http_address,
     integer,
     is_this_machine,
 )
-from stream_svt.settings.sections import KafkaConfig, apply_environment
+from stream_svt.settings.sections import KafkaConfig
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
 
@@ -79,16 +82,21 @@ class WebhookConfig(Strict):
 
     url: Url | None = None
     """Address of the receiver. Either this or url_file."""
-    url_file: PathText | None = None
+    url_file: FirstLine | None = None
     """File whose first line is the address, if that is a secret."""
-    key_files: Annotated[tuple[PathText, ...], Field(max_length=2)] = ()
+    key_files: Annotated[tuple[KeyFile, ...], Field(max_length=2)] = ()
     """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request has both signatures,
     to replace a key. Default: not signed."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         if (self.url is None) == (self.url_file is None):
             yield "url", "or url_file is required, and only one of them"
+        if self.url_file is not None and self.url_file.held is not None:
+            try:
+                http_address(self.url_file.held)
+            except ValueError as error:
+                yield "url_file", f"file {self.url_file}: {error}"
 
 
 class RetryConfig(Strict):
@@ -102,7 +110,7 @@ class RetryConfig(Strict):
     """Time after which an undelivered event counts as refused. Default: never."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         if self.most < self.first:
             yield "most", "must not be shorter than first"
 
@@ -135,13 +143,44 @@ class DestinationConfig(Strict):
     """Waits between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 4
     """Largest number of requests at a time, for different datasets. Default 4."""
-    authorization_file: PathText | None = None
+    authorization_file: FirstLine | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         if (self.alertmanager is None) == (self.webhook is None):
             yield "webhook", "or alertmanager is required, and only one of them"
+        if (header := self.authorization) and not (header.isascii() and header.isprintable()):
+            yield "authorization_file", "has characters that a header must not have"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses to which events are posted; that of a webhook may be a secret."""
+        if self.alertmanager is not None:
+            return tuple(base.rstrip("/") + "/api/v2/alerts" for base in self.alertmanager.urls)
+        named = self.webhook and (self.webhook.url_file.held if self.webhook.url_file else self.webhook.url)
+        return (named,) if named else ()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The shared keys that sign requests."""
+        files = self.webhook.key_files if self.webhook else ()
+        return tuple(key for key in held_by(*files) if key is not None)
+
+    @property
+    def authorization(self) -> str | None:
+        """The Authorization header."""
+        return held_by(self.authorization_file)[0]
+
+    def notes(self) -> Found:
+        """Yield advice about requests that others can read or forge."""
+        if self.webhook is not None and not self.webhook.key_files:
+            unsigned = "requests are not signed: anybody who can reach the receiver can forge an alert"
+            yield "webhook.key_files", unsigned
+        # Judged by the host's name: an address on this machine is not read by others.
+        remote = [one for one in map(urlsplit, self.urls) if not is_this_machine(one.hostname or "")]
+        if (self.authorization_file or self.webhook) and any(one.scheme == "http" for one in remote):
+            yield "", "uses http: anybody on the network path can read, change and repeat requests"
 
 
 class ForwardWebConfig(Strict):
@@ -172,7 +211,7 @@ class ForwardDocument(Strict):
     """Metrics and health pages."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         names = [one.name for one in self.destinations]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             yield "destinations", f"two have the name {quote(repeated[0])}: give each its own name"
@@ -186,16 +225,17 @@ def json_schema() -> dict[str, Any]:
     return head | ForwardDocument.model_json_schema() | {"title": "stream-svt forward configuration"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination with the secrets from its files; an address may be a secret, too."""
+    """A destination and its consumer group."""
 
     config: DestinationConfig
-    name: str
     group: str
-    urls: tuple[str, ...] = field(repr=False)
-    keys: tuple[bytes, ...] = field(repr=False)
-    authorization: str | None = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the destination."""
+        return self.config.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,61 +262,19 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     Raises ConfigError with every problem of the file, of the environment, and of the files of secrets that it names.
     """
     document = read(content(path), str(path))
-    apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
-    file = document.validated(ForwardDocument)
-    files = SecretFiles(document, path.parent)
-    login = files.login(file.kafka)
+    document.override(environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
+    files = Files(path.parent)
+    file = document.checked(lambda data: ForwardDocument.model_validate(data, context=files))
     group = file.group or f"{file.topic}.forward"
-    destinations = [
-        _destination(config, group, ("destinations", index), document, files)
-        for index, config in enumerate(file.destinations)
-    ]
-    document.raise_problems()
+    notes = [*advice(file)]
+    for index, one in enumerate(file.destinations):
+        notes += [(("destinations", index, *path_of(at)), note) for at, note in one.notes()]
     return ForwardConfig(
-        cluster=Cluster.of(file.kafka, login),
+        cluster=Cluster.of(file.kafka),
         topic=file.topic,
         park_topic=file.park_topic or f"{file.topic}.parked",
-        destinations=tuple(destinations),
+        destinations=tuple(Destination(one, f"{group}.{one.name}") for one in file.destinations),
         web=file.web,
-        notes=tuple(sorted(files.notes)),
+        notes=tuple(sorted(document.problem(*note) for note in notes)),
         source=str(path),
-    )
-
-
-def _destination(
-    config: DestinationConfig, group: str, path: KeyPath, document: Document, files: SecretFiles
-) -> Destination:
-    """Return a destination with its secrets; problems are reported to the document."""
-    keys: list[bytes] = []
-    key = (*path, "authorization_file")
-    authorization = files.first_line(config.authorization_file, key, "header")
-    if authorization and not (authorization.isascii() and authorization.isprintable()):
-        document.report(key, "has characters that a header must not have")
-    if (webhook := config.webhook) is None:
-        bases = config.alertmanager.urls if config.alertmanager else ()
-        urls = [base.rstrip("/") + "/api/v2/alerts" for base in bases]
-    else:
-        urls = [webhook.url] if webhook.url else []
-        if webhook.url_file is not None:
-            key = (*path, "webhook", "url_file")
-            url = files.first_line(webhook.url_file, key, "address")
-            try:
-                urls = [http_address(url)] if url else []
-            except ValueError as error:
-                document.report(key, f"file {quote(webhook.url_file)}: {error}")
-        key = (*path, "webhook", "key_files")
-        keys = files.shared_keys(webhook.key_files, key)
-        if not webhook.key_files:
-            files.note(key, "requests are not signed: anybody who can reach the receiver can forge an alert")
-    # Judged by the host's name: an address on this machine is not read by others.
-    remote = [one for one in map(urlsplit, urls) if not is_this_machine(one.hostname or "")]
-    if (config.authorization_file or webhook) and any(one.scheme == "http" for one in remote):
-        files.note(path, "uses http: anybody on the network path can read, change and repeat requests")
-    return Destination(
-        config=config,
-        name=config.name,
-        group=f"{group}.{config.name}",
-        urls=tuple(urls),
-        keys=tuple(keys),
-        authorization=authorization,
     )

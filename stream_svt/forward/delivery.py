@@ -77,8 +77,8 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
     read, so that a receiver cannot fill memory or log.
     """
     headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
-    if destination.authorization is not None:
-        headers["Authorization"] = destination.authorization
+    if destination.config.authorization is not None:
+        headers["Authorization"] = destination.config.authorization
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -308,7 +308,9 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
                 await asyncio.sleep(pause)
             request = request_of(self.destination, event, body, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
+            answers = await asyncio.gather(
+                *(self._post(url, request) for url in self.destination.config.urls)
+            )
             for answer in answers:
                 self._metrics.attempts.labels(self.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))

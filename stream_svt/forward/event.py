@@ -54,8 +54,8 @@ def request_of(destination: Destination, event: AnyEvent, body: bytes, now: date
         identity = message_id(event.source, event.id)
         headers = {"Content-Type": CONTENT_TYPE, "webhook-id": identity}
         headers["webhook-timestamp"] = str(int(now.timestamp()))
-        if destination.keys:
-            headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
+        if destination.config.keys:
+            headers["webhook-signature"] = signatures(destination.config.keys, identity, now, body)
         return Request(headers, body)
     is_alert = isinstance(event.data, Alert)
     subject = {

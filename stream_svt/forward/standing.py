@@ -131,7 +131,7 @@ class StandingAlerts:
         for start in range(0, len(alerts), _PART):
             body = msgspec.json.encode(alerts[start : start + _PART])
             request = Request({"Content-Type": "application/json"}, body)
-            answers = await asyncio.gather(*(post(url, request) for url in route.destination.urls))
+            answers = await asyncio.gather(*(post(url, request) for url in route.destination.config.urls))
             if not any(answer.result is Result.ACCEPTED for answer in answers):
                 why = answers[0].reason
         return why

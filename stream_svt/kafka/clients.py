@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
@@ -27,9 +27,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import aiokafka_fixes
-from stream_svt.kafka.tokens import TokenRefused, Tokens, TokenUnavailable
+from stream_svt.kafka.tokens import TokenRefused, TokenUnavailable, tokens_of
 from stream_svt.kafka.topic_ids import topic_ids
 from stream_svt.kafka.transactions import TransactionalProducer
+from stream_svt.settings.fields import held_by
 from stream_svt.settings.sections import KafkaConfig
 
 _Answer = TypeVar("_Answer")
@@ -210,29 +211,18 @@ async def _wait(*tasks: Awaitable[Any]) -> None:
     await asyncio.gather(*done, return_exceptions=True)
 
 
-class TlsFiles(NamedTuple):
-    """PEM files of the brokers' authorities (None for those of the system), this client's certificate, and its key."""
+def tls_context(
+    authorities: Path | None, certificate: Path | None = None, private_key: Path | None = None
+) -> ssl.SSLContext:
+    """Return the settings of a TLS connection, made of PEM files; authorities are by default those of the system.
 
-    authorities: Path | None = None
-    certificate: Path | None = None
-    private_key: Path | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Return the settings of a TLS connection; raises OSError or ssl.SSLError for a file that is not usable."""
-        context = ssl.create_default_context(cafile=self.authorities)
-        if self.certificate is not None:
-            # OpenSSL would ask for the password of an encrypted key on the terminal.
-            context.load_cert_chain(self.certificate, self.private_key, password="")
-        return context
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """What a section `kafka` names files, programs and other sources for: a password, access tokens, and TLS."""
-
-    password: str | None = field(default=None, repr=False)
-    tokens: Tokens | None = None
-    tls: TlsFiles = field(default_factory=TlsFiles)
+    Raises OSError or ssl.SSLError for a file that is not usable.
+    """
+    context = ssl.create_default_context(cafile=authorities)
+    if certificate is not None:
+        # OpenSSL would ask for the password of an encrypted key on the terminal.
+        context.load_cert_chain(certificate, private_key, password="")
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +237,18 @@ class Cluster:
         object.__setattr__(self, "arguments", {**self.arguments, "security_protocol": protocol})
 
     @classmethod
-    def of(cls, kafka: KafkaConfig, login: Login) -> Cluster:
-        """Return the cluster of a section `kafka` whose secrets were read."""
+    def of(cls, kafka: KafkaConfig) -> Cluster:
+        """Return the cluster of a section `kafka`, checked with the files that it names."""
+        tokens, [password] = tokens_of(kafka), held_by(kafka.password_file)
+        files = held_by(kafka.ca_file, kafka.certificate_file, kafka.private_key_file)
         arguments = {
             "bootstrap_servers": list(kafka.bootstrap_servers),
             "security_protocol": kafka.security_protocol,
-            "sasl_mechanism": kafka.sasl_mechanism if login.tokens is None else "OAUTHBEARER",
+            "sasl_mechanism": kafka.sasl_mechanism if tokens is None else "OAUTHBEARER",
             "sasl_plain_username": kafka.username,
-            "sasl_plain_password": login.password,
-            "sasl_oauth_token_provider": login.tokens,
-            "ssl_context": login.tls.context() if kafka.encrypts else None,
+            "sasl_plain_password": password,
+            "sasl_oauth_token_provider": tokens,
+            "ssl_context": tls_context(*files) if kafka.encrypts else None,
             "connections_max_idle_ms": kafka.connections_max_idle,
         }
         return cls(arguments, kafka)

@@ -29,6 +29,8 @@ from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
 from stream_svt import plain_text
 from stream_svt.settings.document import quote
+from stream_svt.settings.fields import held_by
+from stream_svt.settings.sections import KafkaConfig
 
 log = logging.getLogger(__name__)
 
@@ -322,3 +324,18 @@ def _object(text: str) -> dict[str, Any]:
 def _word(claim: object) -> str:
     words = claim if isinstance(claim, list) else [claim]
     return " ".join(re.sub(r"[^ -~]", "?", str(word)) for word in words)
+
+
+def tokens_of(kafka: KafkaConfig) -> Tokens | None:
+    """Return the access tokens of a section `kafka`, None for another login."""
+    if kafka.aws_region is not None:
+        return Tokens(MskTokens(kafka.aws_region))
+    if (program := kafka.oauth_token_command) is not None:
+        return Tokens(CommandTokens(program.name, program.held or Path()), kafka.oauth_extensions)
+    url, client, secret = kafka.oauth_token_url, kafka.oauth_client_id, kafka.oauth_client_secret_file
+    if url is None or client is None or secret is None or secret.held is None:
+        return None
+    [authorities] = held_by(kafka.oauth_ca_file)
+    tls = ssl.create_default_context(cafile=authorities)
+    source = ClientCredentials(url, client, secret.held, kafka.oauth_scope, tls)
+    return Tokens(source, kafka.oauth_extensions)

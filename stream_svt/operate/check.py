@@ -74,7 +74,7 @@ def check_offline(config: Config) -> list[Finding]:
         *(note("configuration", str(one)) for one in config.notes),
         *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
     ]
-    if not config.master_keys:
+    if not config.sealing.keys:
         message = (
             f"state is not sealed: whoever may read topic {config.topics.state!r} can undo the noise; set "
             "sealing.key_file or key_command"
@@ -325,7 +325,7 @@ async def _state(context: CheckContext) -> AsyncIterator[Finding]:
     stored = await context.states()
     field = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
     refused = [problem(field, why) for why in unreadable_states(config, context.topology.cluster_id, stored)]
-    key = "with the configured keys" if config.master_keys else "without a key"
+    key = "with the configured keys" if config.sealing.keys else "without a key"
     message = f"what {len(stored)} of {config.topics.partitions} shards have stored opens {key}"
     for finding in refused or [ok("state", message if stored else "nothing is stored yet")]:
         yield finding
@@ -360,7 +360,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
             # The worker's message, without its prefix and without what it says about parking.
             why = str(error).partition(": ")[2].removesuffix(" Nothing was changed.")
         else:
-            if not config.master_keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if not config.sealing.keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "

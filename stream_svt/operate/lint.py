@@ -266,7 +266,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
     """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
     found, doing = {}, "reading query topics"
     counts = await kafka.partition_counts(cluster, doing)
-    schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
+    schemas = SchemaRegistry(config.schema_registry)
     if lack := schemas.lack(config.spec):
         raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:

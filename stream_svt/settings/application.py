@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,9 @@ from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import fields
-from stream_svt.settings.carried import NOTHING, Carried, parse
-from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, ReadNames, lines_of, period_end
-from stream_svt.settings.document import Document, did_you_mean, quote, read
+from stream_svt.settings.carried import NOTHING, Carried
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, period_end
+from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.sections import ConfigDocument
 
@@ -140,57 +141,57 @@ class ApplicationSpec:
         return {dataset.name: dataset for dataset in self.datasets}
 
 
+ReadNames = Callable[[str], Sequence[str]]
+"""Returns the lines of a file that a configuration names; raises OSError or ValueError."""
+
+
 def load_spec(
-    text: str | bytes, source: str = "configuration", read_names: ReadNames | None = None
+    text: str, source: str = "configuration", read_names: ReadNames | None = None
 ) -> ApplicationSpec:
     """Return the specification in a YAML text.
 
     Raises ConfigError with all problems of single keys, or, if there are none, with all between keys.
     """
-    document = read(text, source)
-    spec = application_of(document, document.validated(ConfigDocument), read_names)
-    document.raise_problems()
-    return spec
+    document, files = read(text, source), _NamesFiles(read_names)
+    return document.checked(
+        lambda data: specification(ConfigDocument.model_validate(data, context=files), document.problem)
+    )
 
 
-def application_of(
-    document: Document, config: ConfigDocument, read_names: ReadNames | None = None
-) -> ApplicationSpec:
-    """Return the specification in a document; problems are reported to the document."""
-    carried = _carried(document, config, read_names)
-    datasets, generators = _datasets(document, config, read_names, carried)
-    _compare_patterns(document, datasets, generators)
-    budgets: list[_Budget] = []
-    if not document.problems:
-        _compare(document, config, datasets, carried)
-        budgets = _budgets(config, datasets)
-        _compare_limits(document, config, budgets)
+@dataclass(frozen=True, slots=True)
+class _NamesFiles:
+    """The context of a configuration that names no file but those with lines."""
+
+    read: ReadNames | None
+
+    def lines(self, name: str) -> fields.Named[Sequence[str]]:
+        """Return the lines of a file."""
+        if self.read is None:
+            raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
+        return fields.Named(name, fields.opened(self.read, name))
+
+
+Where = Callable[[KeyPath | str, str], Problem]
+"""Returns a message as a problem at the line of a path."""
+
+
+def specification(config: ConfigDocument, where: Where) -> ApplicationSpec:
+    """Return what a checked document declares; ValidationError with all contradictions between its keys."""
+    carried = config.carried
+    datasets, generators, problems = _datasets(config, where, carried)
+    problems += _pattern_problems(where, datasets, generators)
+    budgets = _budgets(config, datasets)
+    if not problems:
+        problems += chain(_problems(config, where, datasets, carried), _limit_problems(config, budgets))
+    refuse(problems)
     return ApplicationSpec(
         config.application,
         tuple(dataset for dataset, index in datasets.values() if index not in generators),
         config.monitors,
-        tuple(sorted([*_notes(document, config, datasets), *_limit_notes(document, config, budgets)])),
+        tuple(sorted(where(*one) for one in chain(_notes(config, datasets), _limit_notes(config, budgets)))),
         carried,
         tuple(generators.values()),
     )
-
-
-def _carried(document: Document, config: ConfigDocument, read_names: ReadNames | None) -> Carried:
-    """Return the balances taken over from a closed application, `NOTHING` if a problem was reported."""
-    if (name := config.carried_over) is None:
-        return NOTHING
-    prefix = ""
-    try:
-        lines = lines_of(name, read_names)
-        prefix = f"{quote(name)}: "
-        carried = parse(lines)
-    except ValueError as error:
-        document.report(("carried_over",), f"{prefix}{error}")
-        return NOTHING
-    if carried.successor != config.application:
-        other = f"is for application {quote(carried.successor)}: a second one would spend the balances twice"
-        document.report(("carried_over",), f"{quote(name)} {other}")
-    return carried
 
 
 _Datasets = dict[str, tuple[DatasetSpec, int]]
@@ -198,101 +199,87 @@ _Datasets = dict[str, tuple[DatasetSpec, int]]
 
 
 def _datasets(
-    document: Document, config: ConfigDocument, read_names: ReadNames | None, carried: Carried
-) -> tuple[_Datasets, dict[int, Generator]]:
-    """Return the datasets, with the first period of generators without an end, and these generators by index."""
+    config: ConfigDocument, where: Where, carried: Carried
+) -> tuple[_Datasets, dict[int, Generator], list[tuple[KeyPath | str, str]]]:
+    """Return the datasets, with the first period of open generators, these generators by index, and problems."""
     datasets: _Datasets = {}
     generators: dict[int, Generator] = {}
+    problems: list[tuple[KeyPath | str, str]] = []
     for index, declaration in enumerate(config.datasets):
         path = ("datasets", index)
         try:
-            found, generator = declaration.expand(read_names)
+            found, generator = carried.continued(declaration)
             if generator is not None:
-                begun = 0 if declaration.new else carried.begun.get(generator.pattern, 0)
-                generators[index] = replace(generator, begun_ms=begun, balances=carried.datasets)
-                running = (
-                    carried.contradiction(one, new=declaration.new) for one in carried.running(generator)
-                )
-                if why := next(filter(None, running), ""):
-                    document.report(path, why)
-                    continue
+                generators[index] = generator
             for dataset in found:
-                why = carried.contradiction(dataset, new=declaration.new)
                 if dataset.name in datasets:
-                    first = document.line(("datasets", datasets[dataset.name][1]))
-                    why = f"dataset {quote(dataset.name)} is already declared at line {first}"
-                if why:
-                    document.report(path, why)
-                    break
-                if index in generators or declaration.new or not carried.has_ended(dataset.name):
-                    datasets[dataset.name] = (carried.with_balance(dataset), index)
+                    first = where(("datasets", datasets[dataset.name][1]), "").line
+                    raise ValueError(f"dataset {quote(dataset.name)} is already declared at line {first}")
+                datasets[dataset.name] = (dataset, index)
         except ValueError as error:
-            document.report((*path, "file" if declaration.file else "generate"), str(error))
+            problems.append((path, str(error)))
         if len(datasets) > MAX_DATASETS:
-            document.report(path, f"declares more than {MAX_DATASETS} datasets in all")
+            problems.append((path, f"declares more than {MAX_DATASETS} datasets in all"))
             break
-    return datasets, generators
+    return datasets, generators, problems
 
 
-def _compare_patterns(document: Document, datasets: _Datasets, generators: dict[int, Generator]) -> None:
-    """Report declared names that a generator would produce in some period: both would use one ledger."""
-    by_pattern: dict[str, list[tuple[DatasetSpec, int]]] = {one.pattern: [] for one in generators.values()}
-    for dataset, index in datasets.values():
-        if dataset.terms.pattern in by_pattern:
-            by_pattern[dataset.terms.pattern].append((dataset, index))
-    for open_at, generator in generators.items():
-        for dataset, index in by_pattern[generator.pattern]:
-            if index != open_at and generator.find(dataset.name) is not None:
-                line = document.line(("datasets", open_at))
-                message = f"dataset {quote(dataset.name)} is declared at line {line}, too, which has no until: add one"
-                document.report(("datasets", index), message)
-                break
-    patterns = {dataset.terms.pattern: index for dataset, index in datasets.values() if dataset.terms.pattern}
+def _pattern_problems(where: Where, datasets: _Datasets, generators: Mapping[int, Generator]) -> Found:
+    """Yield declared names that a generator would produce in some period: both would use one ledger."""
+    patterns = dict.fromkeys(
+        (one.terms.pattern, index) for one, index in datasets.values() if one.terms.pattern
+    )
     seen: set[int] = set()
     for dataset, index in datasets.values():
-        for pattern in patterns if index not in seen else ():
-            if pattern != dataset.terms.pattern and period_end(pattern, dataset.name) is not None:
-                seen.add(index)
-                line = document.line(("datasets", patterns[pattern]))
-                message = f"dataset {quote(dataset.name)} has a name of generator {quote(pattern)}"
-                document.report(("datasets", index), f"{message} at line {line}: rename one of them")
-                break
+        for pattern, other in patterns if index not in seen else ():
+            message, line = f"dataset {quote(dataset.name)}", where(("datasets", other), "").line
+            if pattern != dataset.terms.pattern:
+                if period_end(pattern, dataset.name) is None:
+                    continue
+                message += f" has a name of generator {quote(pattern)} at line {line}: rename one of them"
+            elif index != other and other in generators and generators[other].find(dataset.name):
+                message += f" is declared at line {line}, too, which has no until: add one"
+            else:
+                continue
+            seen.add(index)
+            yield ("datasets", index), message
+            break
 
 
-def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, carried: Carried) -> None:
-    """Report contradictions between monitors, their datasets, and earlier declarations."""
+def _problems(config: ConfigDocument, where: Where, datasets: _Datasets, carried: Carried) -> Found:
+    """Yield contradictions between monitors, their datasets, and earlier declarations."""
     names: dict[str, int] = {}
-    topics: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for index, monitor in enumerate(config.monitors):
+        readers.setdefault(monitor.topic, []).append(index)
     cautious = declared_by(config.monitors)
     for index, monitor in enumerate(config.monitors):
         path = ("monitors", index)
-        other = topics.setdefault(monitor.topic, index)
+        other = readers[monitor.topic][0]
         if config.monitors[other].record != monitor.record:
-            line = document.line(("monitors", other))
+            line = where(("monitors", other), "").line
             message = f"differs from the monitor at line {line}: all monitors of topic {quote(monitor.topic)} declare"
-            document.report((*path, "record"), f"{message} the same layout")
+            yield (*path, "record"), f"{message} the same layout"
         if (first := names.setdefault(monitor.name, index)) != index:
-            line = document.line(("monitors", first, "name"))
-            document.report(
-                (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
-            )
+            line = where(("monitors", first, "name"), "").line
+            yield (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
             continue
         for name in (declared := cautious[monitor.topic]).undercut(monitor):
             most = getattr(declared, name)
-            readers = ((n, one) for n, one in enumerate(config.monitors) if one.topic == monitor.topic)
-            first = next(n for n, one in readers if getattr(one, name) == most)
-            at = f"at line {document.line(('monitors', first, name))}"
-            message = f"monitor {quote(config.monitors[first].name)} declares {quote(most)} for the same queries {at}"
-            document.report(
-                (*path, name), f"{message}: declare the same, or let one of them read another topic"
-            )
+            first = next(n for n in readers[monitor.topic] if getattr(config.monitors[n], name) == most)
+            line = where(("monitors", first, name), "").line
+            other_name = quote(config.monitors[first].name)
+            message = f"monitor {other_name} declares {quote(most)} for the same queries at line {line}"
+            yield (*path, name), f"{message}: declare the same, or let one of them read another topic"
         for number, pattern in enumerate(monitor.datasets):
             if not any(fnmatchcase(name, pattern) for name in datasets):
-                message = f"pattern {quote(pattern)} matches no declared dataset"
-                message += did_you_mean(pattern, list(datasets)[:1000])
-                document.report((*path, "datasets", number), message)
+                near = did_you_mean(pattern, list(datasets)[:1000])
+                yield (
+                    (*path, "datasets", number),
+                    f"pattern {quote(pattern)} matches no declared dataset{near}",
+                )
         for name, message in carried.undercut(monitor).items():
-            document.report((*path, name), message)
+            yield (*path, name), message
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +319,8 @@ def _budgets(config: ConfigDocument, datasets: _Datasets) -> list[_Budget]:
     return budgets
 
 
-def _compare_limits(document: Document, config: ConfigDocument, budgets: Sequence[_Budget]) -> None:
-    """Report limits that cannot pay a whole run of each monitor."""
+def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
+    """Yield limits that cannot pay a whole run of each monitor."""
     seen: set[tuple[int, Kind, int]] = set()
     for budget in budgets:
         first = budget.datasets[0]
@@ -346,17 +333,16 @@ def _compare_limits(document: Document, config: ConfigDocument, budgets: Sequenc
             seen.add((number, kind, limit))
             cost = _amount(price, kind)
             if price > limit:
-                document.report((*path, "epsilon"), f"one whole run costs {cost}, above {limit_text}")
+                yield (*path, "epsilon"), f"one whole run costs {cost}, above {limit_text}"
             elif price + config.monitors[number].reserve_units(kind) > limit:
-                message = f"leaves no room for a whole run of {cost} within {limit_text}"
-                document.report((*path, "reserve"), message)
+                yield (*path, "reserve"), f"leaves no room for a whole run of {cost} within {limit_text}"
         if max(budget.prices.values(), default=0) <= limit < budget.needed:
             message = f"{limit_text} cannot pay: {_sum(config, budget)} for a whole run of each monitor; the last ones"
             remedy = "would be exhausted at their first query. Raise the limit, lower an epsilon, or let fewer monitors"
-            document.report(("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset")
+            yield ("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset"
 
 
-def _limit_notes(document: Document, config: ConfigDocument, budgets: Sequence[_Budget]) -> Iterator[Problem]:
+def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
     """Yield advice about runs that a reserve, or what was spent before, keeps from beginning."""
     noted: set[int] = set()
     for budget in budgets:
@@ -369,7 +355,7 @@ def _limit_notes(document: Document, config: ConfigDocument, budgets: Sequence[_
                 noted.add(number)
                 sums = f"{as_text(needed, kind)} + {as_text(reserve, kind)} > {_amount(terms.limit, kind)}"
                 message = f"{monitor.name} begins no whole run after one of each other monitor: {sums}"
-                yield document.problem(("monitors", number, "reserve"), message)
+                yield ("monitors", number, "reserve"), message
         lefts = {
             one.name: one.terms.limit - one.terms.spent_before
             for one in budget.datasets
@@ -382,9 +368,7 @@ def _limit_notes(document: Document, config: ConfigDocument, budgets: Sequence[_
                 f"has {_amount(lefts[least], kind)} left, which cannot pay: {_sum(config, budget)} for a run"
             )
             more = f" ({len(short)} datasets in all)" if len(short) > 1 else ""
-            yield document.problem(
-                ("datasets", budget.index), f"dataset {quote(least)} {message} of each monitor{more}"
-            )
+            yield ("datasets", budget.index), f"dataset {quote(least)} {message} of each monitor{more}"
 
 
 SUMMANDS_SHOWN = 10
@@ -413,10 +397,10 @@ _PERSON = re.compile(
 _WITHIN_PERIOD = re.compile(r"day|daily|week|date|hour|period", re.IGNORECASE)
 
 
-def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> Iterator[Problem]:
+def _notes(config: ConfigDocument, datasets: _Datasets) -> Found:
     """Yield advice about settings that are allowed but may be unintended."""
     for index, monitor in enumerate(config.monitors):
-        yield from (document.problem(("monitors", index, name), note) for name, note in monitor.notes())
+        yield from ((("monitors", index, name), note) for name, note in monitor.notes())
     declared: dict[int, list[DatasetSpec]] = {}
     once: dict[int, str] = {}
     for dataset, index in datasets.values():
@@ -425,21 +409,21 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
         path, terms, unit = ("datasets", index), mine[0].terms, mine[0].terms.unit
         if terms.pattern and config.datasets[index].lateness == 0:
             message = "is 0: a query that arrives after the end of its period is refused, even the last one of a day"
-            yield document.problem((*path, "lateness"), message)
+            yield (*path, "lateness"), message
         if terms.pattern and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
             message = f"{quote(unit)} may be in many periods and loses the limit in each: for one limit in all, declare"
             advice = (
                 "one dataset without periods; else name a unit within a period, such as 'one user on one day'"
             )
-            yield document.problem((*path, "unit"), f"{message} {advice}")
+            yield (*path, "unit"), f"{message} {advice}"
         users = [n for n, one in enumerate(config.monitors) if any(one.covers(name.name) for name in mine)]
         if not users:
-            yield document.problem(path, "no monitor runs on these datasets")
+            yield path, "no monitor runs on these datasets"
         elif terms.kind is Kind.ZCDP and len(users) > 1:
             message = (
                 f"with rho only one run at a time is open on a dataset: its {len(users)} monitors take turns"
             )
-            yield document.problem((*path, "limit"), message)
+            yield (*path, "limit"), message
         once.update({} if terms.until_ms else dict.fromkeys(users, mine[0].name))
     for n, name in once.items():
         if (
@@ -447,6 +431,4 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
             and "mute" not in config.monitors[n].model_fields_set
         ):
             message = f"dataset {quote(name)} has no period, so a series is reported once in the dataset's whole life"
-            yield document.problem(
-                ("monitors", n, "mute"), f"{message}: set a duration, such as 1d, for more reports"
-            )
+            yield ("monitors", n, "mute"), f"{message}: set a duration, such as 1d, for more reports"

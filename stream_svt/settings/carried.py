@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,6 +24,7 @@ from stream_svt.privacy.loss import KINDS, Kind, as_text, to_loss, to_units
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     Balance,
+    DatasetDeclaration,
     DatasetSpec,
     Generator,
     generator_pattern,
@@ -156,44 +159,63 @@ class Carried(_Origin, frozen=True, dict=True):
         """Return whether a name is of a period that had begun, and does not go on."""
         return name not in self.datasets and is_over(name, self.begun)
 
-    def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
-        """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
+    def continued(self, declaration: DatasetDeclaration) -> tuple[Iterator[DatasetSpec], Generator | None]:
+        """Return the datasets of a declaration with their balances, and the generator of one without an end.
+
+        Both raise ValueError if a dataset cannot be declared so.
+        """
+        found, generator = declaration.expand()
+        if generator is None:
+            return self._with_balances(found, new=declaration.new), None
+        begun = 0 if declaration.new else self.begun.get(generator.pattern, 0)
+        generator = replace(generator, begun_ms=begun, balances=self.datasets)
+        ends = {end for name in self.datasets if (end := period_end(generator.pattern, name)) is not None}
+        running = (end - length_ms(generator.pattern) for end in sorted(ends) if end > generator.from_ms)
+        for one in chain.from_iterable(map(generator.named, running)):
+            if one.name in self.datasets:
+                self._require(one, new=declaration.new)
+        return self._with_balances(found, new=declaration.new, ended=True), generator
+
+    def _with_balances(
+        self, found: Iterable[DatasetSpec], *, new: bool, ended: bool = False
+    ) -> Iterator[DatasetSpec]:
+        """Yield datasets with their balances, those of periods that have ``ended`` only if asked to."""
+        for dataset in found:
+            self._require(dataset, new=new)
+            if ended or new or not self.has_ended(dataset.name):
+                known = self.datasets.get(dataset.name)
+                yield dataset if known is None else known.continued(dataset)
+
+    def _require(self, dataset: DatasetSpec, *, new: bool) -> None:
+        """Raise ValueError if a dataset cannot be declared so, because of unknown spending or earlier terms."""
         terms = dataset.terms
         name, before = f"dataset {quote(dataset.name)}", repr(self.application)
-        if self.has_ended(dataset.name):
-            began = f"had begun when {before} was closed: it cannot be opened again"
-            return "" if terms.pattern else f"{name} has the name of a period that {began}"
         known = self.datasets.get(dataset.name)
-        if known is None:  # the periods of a generator that is no longer declared may be unknown
-            missing = (
-                f"{name} is not in the carried-over file, and alerts of {before} are missing, so its spending is "
-                "unknown. Write new: true if it was never declared there"
-            )
-            return "" if self.complete or new or terms.pattern in self.begun else missing
-        if new:
-            return f"{name} is not new: {before} declared it. Remove new"
-        if terms.unit != known.unit:
-            return f"{name} must keep its privacy unit {quote(known.unit)}"
-        if terms.kind is not known.kind or terms.limit not in (known.declared, known.limit):
+        why = ""
+        if self.has_ended(dataset.name):
+            if not terms.pattern:
+                began = f"had begun when {before} was closed: it cannot be opened again"
+                why = f"{name} has the name of a period that {began}"
+        elif known is None:  # the periods of a generator that is no longer declared may be unknown
+            if not (self.complete or new or terms.pattern in self.begun):
+                why = (
+                    f"{name} is not in the carried-over file, and alerts of {before} are missing, so its spending is "
+                    "unknown. Write new: true if it was never declared there"
+                )
+        elif new:
+            why = f"{name} is not new: {before} declared it. Remove new"
+        elif terms.unit != known.unit:
+            why = f"{name} must keep its privacy unit {quote(known.unit)}"
+        elif terms.kind is not known.kind or terms.limit not in (known.declared, known.limit):
             limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
             remedy = "'stream-svt control raise-budget' raises it"
             if terms.pattern:
                 remedy = (
                     "for a later period give the generator an until, and declare it a second time from there"
                 )
-            return f"{name} must keep its limit {limit}, of which a part may be spent: {remedy}"
-        return ""
-
-    def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
-        """Return a dataset with its earlier limit and spending."""
-        known = self.datasets.get(dataset.name)
-        return dataset if known is None else known.continued(dataset)
-
-    def running(self, generator: Generator) -> Iterator[DatasetSpec]:
-        """Yield the datasets of a generator that go on, as it declares them."""
-        ends = {end for name in self.datasets if (end := period_end(generator.pattern, name)) is not None}
-        for begin in (end - length_ms(generator.pattern) for end in sorted(ends) if end > generator.from_ms):
-            yield from (one for one in generator.named(begin) if one.name in self.datasets)
+            why = f"{name} must keep its limit {limit}, of which a part may be spent: {remedy}"
+        if why:
+            raise ValueError(why)
 
     def offsets(self, topic: str) -> dict[int, int]:
         """Return where the first monitor of a topic stopped, by shard."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Annotated
 
 import msgspec
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings import fields
-from stream_svt.settings.document import Strict, consistent, quote
+from stream_svt.settings.document import Found, Strict, consistent, quote
 
 MAX_DATASETS = 1_000_000
 DAY_MS = 86_400_000
@@ -198,9 +198,6 @@ class Generator:
         return next((one for one in self.period(end - length_ms(self.pattern)) if one.name == name), None)
 
 
-ReadNames = Callable[[str], Sequence[str]]
-"""Returns the lines of a file that a configuration names; raises OSError or ValueError."""
-
 _FORMS = ("name", "names", "file", "generate")
 
 
@@ -217,6 +214,20 @@ def generator_pattern(value: object) -> str:
 def _generated_name(pattern: str, name: str) -> str:
     """Return a name that a generator produces; ValueError if it is not a valid dataset name."""
     return fields.dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
+
+
+def _named_in(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
+    """Return a file with the names in its lines; ValueError if there is none, or an invalid one."""
+    names = []
+    for number, line in enumerate(file.held or (), start=1):
+        text = line.strip(" \t")
+        try:
+            names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
+        except ValueError as error:
+            raise ValueError(f"{file} line {number}: {error}") from None
+    if file.held is not None and not names:
+        raise ValueError(f"{file} contains no names")
+    return replace(file, held=names)
 
 
 class DatasetDeclaration(Strict):
@@ -237,7 +248,7 @@ class DatasetDeclaration(Strict):
     """The name of one dataset: the key of its queries."""
     names: Annotated[tuple[fields.DatasetName, ...], Field(min_length=1)] | None = None
     """Several names."""
-    file: fields.PathText | None = None
+    file: Annotated[fields.LinesFile, AfterValidator(_named_in)] | None = None
     """A file with one name a line; lines beginning with # are skipped."""
     generate: Annotated[str, BeforeValidator(generator_pattern)] | None = None
     """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as
@@ -260,7 +271,7 @@ class DatasetDeclaration(Strict):
     """The privacy unit in words, such as 'one basket' or 'one user'."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         forms = [form for form in _FORMS if getattr(self, form) is not None]
         named = [form for form in forms if form != "generate" or NAME_SLOT not in (self.generate or "")]
         if not forms or len(named) > 1:
@@ -273,7 +284,7 @@ class DatasetDeclaration(Strict):
                 if value:
                     yield key, "is for generated datasets only: remove it, or use generate"
 
-    def _period_problems(self, pattern: str) -> Iterator[tuple[str, str]]:
+    def _period_problems(self, pattern: str) -> Found:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):
             yield "generate", f"with {NAME_SLOT} one of name, names and file is required too"
         if self.horizon is not None:
@@ -290,49 +301,33 @@ class DatasetDeclaration(Strict):
             yield "until", f"must be after from ({self.from_}), found {self.until}"
         elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
             yield "until", f"would generate more than {MAX_DATASETS} datasets"
+        # A name may combine with what stands beside it in the pattern: to other letters, or to one more.
+        names = self._names if NAME_SLOT in pattern else ()
+        for name in {
+            max(names, key=len, default=""),
+            *(one for one in names if not (pattern + one).isascii()),
+        }:
+            try:
+                _generated_name(pattern, name)
+            except ValueError as error:
+                yield "file" if self.file else "generate", str(error)
+                break
 
-    def expand(self, read_names: ReadNames | None) -> tuple[Iterator[DatasetSpec], Generator | None]:
-        """Return the datasets declared; for a generator without an end, its first period, and the generator.
+    @property
+    def _names(self) -> Sequence[str]:
+        return (self.file.held or ()) if self.file else self.names or (self.name or "",)
 
-        Raises ValueError if the file of names cannot be read, is empty, or has an invalid line.
-        """
+    def expand(self) -> tuple[Iterator[DatasetSpec], Generator | None]:
+        """Return the datasets declared; for a generator without an end, its first period, and the generator."""
         kind, limit = self.limit
         each = Terms(kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon or HORIZON_MS)
         if self.generate is None or self.from_ is None:
-            return (DatasetSpec(name, each) for name in self._names(read_names)), None
-        names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
-        # A name may combine with what stands beside it in the pattern: to other letters, or to one more.
-        for name in {max(names, key=len), *(name for name in names if not (self.generate + name).isascii())}:
-            _generated_name(self.generate, name)
+            return (DatasetSpec(name, each) for name in self._names), None
         each = replace(
             each, lateness_ms=self.lateness, horizon_ms=length_ms(self.generate), pattern=self.generate
         )
+        names = tuple(self._names) if NAME_SLOT in self.generate else ("",)
         generator = Generator(each=each, names=names, from_ms=fields.midnight_ms(self.from_))
         if self.until is None:
             return generator.named(generator.from_ms), generator
         return generator.periods(generator.from_ms, fields.midnight_ms(self.until)), None
-
-    def _names(self, read_names: ReadNames | None) -> Sequence[str]:
-        if self.file is None:
-            return self.names or (self.name or "",)
-        names = []
-        for number, line in enumerate(lines_of(self.file, read_names), start=1):
-            text = line.strip(" \t")
-            try:
-                names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
-            except ValueError as error:
-                raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
-        if not names:
-            raise ValueError(f"{quote(self.file)} contains no names")
-        return names
-
-
-def lines_of(name: str, read_names: ReadNames | None) -> Sequence[str]:
-    """Return the lines of a file that a configuration names; ValueError if it cannot be read."""
-    if read_names is None:
-        raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
-    try:
-        return read_names(name)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot read {quote(name)}: {reason}") from None

@@ -7,7 +7,7 @@ become exact decimals. A duplicate key is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
@@ -22,6 +22,7 @@ from stream_svt import plain_text
 from stream_svt.errors import ConfigError, Problem
 
 Model = TypeVar("Model", bound=BaseModel)
+Result = TypeVar("Result")
 
 EXPLAINED, ABSENT = "explained", "absent"
 """Types of errors with a final message; for ABSENT, the last key of the path may be missing in the file."""
@@ -93,17 +94,30 @@ class Strict(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, explained, hide_input=True)
 
 
-def consistent(problems: Callable[[Any], Iterable[tuple[str, str]]]) -> Any:  # noqa: ANN401  as of pydantic
-    """Turn a method that yields (field, message) pairs into a validator; "" stands for the whole model."""
+KeyPath = tuple[str | int, ...]
+Found = Iterable[tuple[KeyPath | str, str]]
+"""Problems or advice, each with the path of its key, or with the name of a field; "" stands for the whole model."""
+
+
+def refuse(found: Found) -> None:
+    """Raise ValidationError with these problems, if there are any."""
+    if errors := [_error(ABSENT, path_of(at), text) for at, text in found]:
+        raise ValidationError.from_exception_data("several", errors, hide_input=True)
+
+
+def consistent(problems: Callable[[Any], Found]) -> Any:  # noqa: ANN401  as of pydantic
+    """Turn a method that yields problems of the model into a validator."""
 
     def check(model: Model) -> Model:
-        if found := [
-            _error(ABSENT, tuple(filter(None, name.split("."))), text) for name, text in problems(model)
-        ]:
-            raise ValidationError.from_exception_data("several", found, hide_input=True)
+        refuse(problems(model))
         return model
 
     return model_validator(mode="after")(check)
+
+
+def path_of(at: KeyPath | str) -> KeyPath:
+    """Return the path of a problem; see `Found`."""
+    return tuple(filter(None, at.split("."))) if isinstance(at, str) else at
 
 
 def _error(kind: str, loc: tuple[str | int, ...], message: str) -> InitErrorDetails:
@@ -135,8 +149,6 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
         yield _error(EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))
 
 
-KeyPath = tuple[str | int, ...]
-
 _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
 _DECIMAL = re.compile(
     r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,2})?", re.ASCII
@@ -146,6 +158,11 @@ _CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+ENVIRONMENT = "STREAM_SVT_"
+"""Prefix of variables that replace a key of the file, such as ``STREAM_SVT_KAFKA_SESSION_TIMEOUT``."""
+_NOT_FROM_ENVIRONMENT = tuple(
+    f"{ENVIRONMENT}{name}" for name in ("CONTROL_", "SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST")
+)
 _OTHER_LINE_END = re.compile("[\x85\u2028\u2029]|\r(?!\n)")
 _MAX_NODES = 500_000
 _MAX_DEPTH = 40
@@ -163,12 +180,14 @@ class Document:
 
     data: Any
     source: str
+    text: str = ""
     problems: list[Problem] = field(default_factory=list)
     lines: dict[KeyPath, int] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
 
-    def problem(self, path: KeyPath, message: str) -> Problem:
-        """Return a problem at ``path``, with the line of the path or of its nearest parent."""
+    def problem(self, at: KeyPath | str, message: str) -> Problem:
+        """Return a problem with the line of its path, or of the nearest parent of it."""
+        path = path_of(at)
         if path in self.origins:
             message = f"{message} (from {self.origins[path]})"
         return Problem(self.line(path), path_text(path), message)
@@ -179,38 +198,47 @@ class Document:
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def report(self, path: KeyPath, message: str) -> None:
-        """Add a problem."""
-        self.problems.append(self.problem(path, message))
+    def override(self, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]) -> None:
+        """Replace keys of some sections by environment variables, so that several environments share one file.
 
-    def set_value(self, section: str, key: str, text: str, origin: str) -> None:
-        """Set a key of a section to a scalar from outside the file, interpreted as YAML."""
-        given = self.data.get(section)
-        self.data[section] = (given if isinstance(given, dict) else {}) | {key: _scalar(text.strip())}
-        self.lines.setdefault((section,), 0)
-        self.lines[section, key] = 0
-        self.origins[section, key] = origin
+        Variables that name no key are problems. Keys of other sections can be set in the file only.
+        """
+        for variable, text in sorted(environ.items()):
+            if not variable.startswith(ENVIRONMENT):
+                continue
+            section, _, key = variable.removeprefix(ENVIRONMENT).lower().partition("_")
+            keys = sections[section].model_fields if section in sections else {}
+            if variable.startswith(_NOT_FROM_ENVIRONMENT):
+                message = "this key can be set in the file only: remove the variable"
+                self.problems.append(Problem(0, variable, message))
+            elif key in keys:
+                given = self.data.get(section)
+                self.data[section] = (given if isinstance(given, dict) else {}) | {key: _scalar(text.strip())}
+                self.lines |= {(section,): self.lines.get((section,), 0), (section, key): 0}
+                self.origins[section, key] = f"environment variable {variable}"
+            elif keys:
+                message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"
+                self.problems.append(Problem(0, variable, message))
 
-    def validated(self, model: type[Model]) -> Model:
-        """Return the document as a model; ConfigError with its problems and those reported before."""
+    def checked(self, check: Callable[[Any], Result]) -> Result:
+        """Return what ``check`` makes of the data; ConfigError with its problems and those of reading."""
+        problems, result = self.problems, None
         try:
-            found = model.model_validate(self.data)
+            result = check(self.data)
         except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                key_path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
-                for step in detail["loc"]:
-                    key_path = (*key_path, step) if (*key_path, step) in self.lines else key_path
-                last = detail["loc"][-1:]
-                if detail["type"] == ABSENT and key_path[-1:] != last:
-                    key_path += last
-                self.report(key_path, detail["msg"])
-        self.raise_problems()
-        return found
+            problems = [*problems, *map(self._located, error.errors(include_url=False))]
+        if problems or result is None:
+            raise ConfigError(list(dict.fromkeys(problems)), self.source)
+        return result
 
-    def raise_problems(self) -> None:
-        """Raise ConfigError if there was a problem."""
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
+    def _located(self, detail: ErrorDetails) -> Problem:
+        path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
+        for step in detail["loc"]:
+            path = (*path, step) if (*path, step) in self.lines else path
+        last = detail["loc"][-1:]
+        if detail["type"] == ABSENT and path[-1:] != last:
+            path += last
+        return self.problem(path, detail["msg"])
 
     def load(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
         """Return a YAML node as data, and record its lines; ConfigError if it is too large."""
@@ -220,7 +248,8 @@ class Document:
             problem = Problem(line, "", "too large or too deeply nested: check its aliases")
             raise ConfigError([problem], self.source)
         if not node.tag.startswith("tag:yaml.org,2002:"):
-            self.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
+            wrong = f"YAML tags such as {quote(node.tag)} are not supported: remove it"
+            self.problems.append(self.problem(path, wrong))
         if isinstance(node, yaml.SequenceNode):
             return [self.load(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
@@ -248,14 +277,8 @@ def path_text(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
-def read(text: str | bytes, source: str) -> Document:
-    """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top, in UTF-8."""
-    try:
-        text = plain_text.decoded(text) if isinstance(text, bytes) else text
-    except ValueError as error:
-        cause = error.__cause__
-        line = cause.object[: cause.start].count(b"\n") + 1 if isinstance(cause, UnicodeDecodeError) else 0
-        raise ConfigError([Problem(line, "", f"the file cannot be read: {error}")], source) from None
+def read(text: str, source: str) -> Document:
+    """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top."""
     if (found := _OTHER_LINE_END.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         wrong = (
@@ -270,7 +293,7 @@ def read(text: str | bytes, source: str) -> Document:
     if not isinstance(root, yaml.MappingNode):
         wrong = "expected a mapping with the keys application, datasets and monitors"
         raise ConfigError([Problem(1, "", wrong)], source)
-    document = Document(None, source)
+    document = Document(None, source, text)
     document.data = document.load(root)
     return document
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from ipaddress import ip_address
-from typing import Annotated, Any, Final, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from stream_svt import plain_text
@@ -24,7 +33,9 @@ from stream_svt.mechanisms.noise import MONITORED, Noise
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import KINDS, Kind, to_units
-from stream_svt.settings.document import Strict, did_you_mean, quote
+from stream_svt.settings.document import KeyPath, Strict, did_you_mean, quote
+
+Held = TypeVar("Held")
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -261,6 +272,70 @@ def _without_nul(text: str) -> str:
 
 PathText = Annotated[_AnyText, AfterValidator(_without_nul)]
 """The name of a file, or an argument of a program: both may have any other character."""
+Argv = Annotated[tuple[PathText, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Generic[Held]):
+    """A file, or a program with its arguments, that a key names, and what was read there when the key was checked.
+
+    ``note`` is advice about it, such as on its permissions.
+    """
+
+    name: str | tuple[str, ...]
+    held: Held | None = field(default=None, repr=False)
+    note: str = ""
+
+    def __str__(self) -> str:
+        return quote(self.name if isinstance(self.name, str) else self.name[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """Annotation of a `Named`: the method of pydantic's context that reads it, and the type of its name.
+
+    The method takes the name and returns the `Named`, or raises ValueError with a message that does not repeat what is
+    held. A context without the method, or none, reads nothing.
+    """
+
+    method: str
+    name: Any = PathText
+
+    def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(self._read, handler.generate_schema(self.name))
+
+    def _read(self, name: Any, info: ValidationInfo) -> Named[Any]:  # noqa: ANN401  a file or a program
+        found: Named[Any] = getattr(info.context, self.method, Named)(name)
+        return found
+
+
+LinesFile = Annotated[Named[Sequence[str]], Outside("lines")]
+FirstLine = Annotated[Named[str], Outside("first_line")]
+SecretFile = Annotated[Named[Path], Outside("secret_file")]
+KeyFile = Annotated[Named[bytes], Outside("key")]
+Authorities = Annotated[Named[Path], Outside("authorities")]
+
+
+def held_by(*named: Named[Held] | None) -> list[Held | None]:
+    """Return what each file or program holds; None without one."""
+    return [None if one is None else one.held for one in named]
+
+
+def opened(read: Callable[[str], Held], name: str) -> Held:
+    """Return what a function reads from a file; ValueError names the file that it cannot read."""
+    try:
+        return read(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {quote(name)}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def advice(part: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the advice about what a part of a configuration names, with the paths of its keys."""
+    if isinstance(part, Named) and part.note:
+        yield path, part.note
+    steps = part if isinstance(part, Strict) else enumerate(part) if isinstance(part, tuple) else ()
+    for step, one in steps:
+        yield from advice(one, (*path, step))
 
 
 def _day(value: object) -> date:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -141,7 +142,7 @@ class MonitorSpec(Strict):
 
     def reserve_units(self, kind: Kind) -> int:
         """Return the reserve in ledger units, rounded up."""
-        return -to_units(-self.reserve, kind) if self.reserve else 0
+        return math.ceil(self.reserve * kind.units)
 
     @property
     def grid_sensitivity(self) -> int:

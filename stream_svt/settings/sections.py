@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from stream_svt import plain_text
-from stream_svt.errors import Problem
 from stream_svt.settings import fields
+from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.document import Document, Strict, consistent, did_you_mean, quote
+from stream_svt.settings.document import Found, Strict, consistent, quote
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -33,8 +42,6 @@ def _servers(value: object) -> tuple[str, ...]:
 _LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 Servers = Annotated[tuple[str, ...], fields.Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
 
-
-Argv = Annotated[tuple[fields.PathText, ...], Field(min_length=1)]
 
 _PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MECHANISMS = {
@@ -67,20 +74,20 @@ class KafkaConfig(Strict):
     """Kind of login, with the SASL protocols; AWS_MSK_IAM needs the extra `msk`. Default: none."""
     username: fields.Text | None = None
     """User name; with PLAIN and SCRAM. Default: none."""
-    password_file: fields.PathText | None = None
+    password_file: fields.FirstLine | None = None
     """File whose first line is the password; with PLAIN and SCRAM. Default: none."""
-    oauth_token_command: Argv | None = None
+    oauth_token_command: Annotated[fields.Named[Path], fields.Outside("directory", fields.Argv)] | None = None
     """Program with its arguments, without a shell, that prints an access token, or JSON with access_token and
     expires_in; with OAUTHBEARER. Default: none."""
     oauth_token_url: fields.Url | None = None
     """Instead of oauth_token_command: token endpoint, asked with OAuth 2 client credentials. Default: none."""
     oauth_client_id: fields.Text | None = None
     """Client id at the token endpoint. Default: none."""
-    oauth_client_secret_file: fields.PathText | None = None
+    oauth_client_secret_file: fields.SecretFile | None = None
     """File whose first line is the client secret; read for each token. Default: none."""
     oauth_scope: fields.Text | None = None
     """Scopes for the token endpoint, with spaces. Default: none."""
-    oauth_ca_file: fields.PathText | None = None
+    oauth_ca_file: fields.Authorities | None = None
     """PEM file of the certificate authorities for the token endpoint. Default: those of the system."""
     oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions)] = Field({})
     """SASL extensions of the brokers, such as {logicalCluster: lkc-1, identityPoolId: pool-1}; with OAUTHBEARER.
@@ -88,12 +95,12 @@ class KafkaConfig(Strict):
     aws_region: Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None = None
     """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM and the credentials that AWS's SDK finds. Default:
     none."""
-    ca_file: fields.PathText | None = None
+    ca_file: fields.Authorities | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
-    certificate_file: fields.PathText | None = None
+    certificate_file: Annotated[fields.Named[Path], fields.Outside("certificate")] | None = None
     """PEM file of this client's certificate with its intermediate ones; with the SSL protocols. Default: none."""
-    private_key_file: fields.PathText | None = None
+    private_key_file: Annotated[fields.Named[Path], fields.Outside("private_key")] | None = None
     """PEM file of the certificate's private key, not encrypted. Default: none."""
     session_timeout: fields.Duration = 6000
     """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
@@ -149,6 +156,8 @@ class KafkaConfig(Strict):
                 yield name, f"is used with sasl_mechanism {' or '.join(users)} only: remove it, or set that"
             elif mechanism in users and name in _REQUIRED and not is_set:
                 yield name, f"is required with sasl_mechanism {mechanism}"
+        if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
+            yield "sasl_mechanism", "AWS_MSK_IAM needs the extra 'msk': pip install 'stream-svt[msk]'"
         if mechanism == "OAUTHBEARER":
             if (self.oauth_token_command is None) is (self.oauth_token_url is None):
                 yield "oauth_token_url", "or oauth_token_command is required, and only one of them"
@@ -203,16 +212,20 @@ class TopicsConfig(Strict):
     lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
+_KeyFile = Annotated[fields.Named[bytes], fields.Outside("sealing_key")]
+_KeyCommand = Annotated[fields.Named[bytes], fields.Outside("printed_key", fields.Argv)]
+
+
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
-    key_file: fields.PathText | None = None
+    key_file: _KeyFile | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
-    key_command: Argv | None = None
+    key_command: _KeyCommand | None = None
     """Instead of key_file: program with its arguments, without a shell, that prints the key. Default: none."""
-    previous_key_files: tuple[fields.PathText, ...] = ()
+    previous_key_files: tuple[_KeyFile, ...] = ()
     """Files with older keys, during a key rotation. Default: none."""
-    previous_key_commands: tuple[Argv, ...] = ()
+    previous_key_commands: tuple[_KeyCommand, ...] = ()
     """Programs that print older keys. Default: none."""
     adopt_plain: bool = False
     """Accept an unsealed state, to seal it. Remove it afterwards: while it is true, anyone with write access to the
@@ -221,8 +234,15 @@ class SealingConfig(Strict):
     """The key is lost: a worker still joins, and parks shards whose state it cannot open, so that close-application
     --give-up-state can close them. Default false."""
 
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The master keys, the current one first; empty if state is not sealed."""
+        older = (*self.previous_key_files, *self.previous_key_commands)
+        named = fields.held_by(self.key_file, self.key_command, *older)
+        return tuple(key for key in named if key is not None)
+
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         if self.key_file is not None and self.key_command is not None:
             yield "key_command", "cannot be combined with key_file: remove one of them"
         if self.key_file is None and self.key_command is None:
@@ -239,9 +259,9 @@ class ControlConfig(Strict):
     signatures: Literal["required", "off"] | None = None
     """Whether commands need a signature with one of the keys below. Default: required if there is a key, else
     off."""
-    public_key_files: tuple[fields.PathText, ...] = ()
+    public_key_files: tuple[Annotated[fields.Named[Any], fields.Outside("public_key")], ...] = ()
     """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
-    hmac_key_files: tuple[fields.PathText, ...] = ()
+    hmac_key_files: tuple[Annotated[fields.Named[bytes], fields.Outside("command_key")], ...] = ()
     """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; a key that verifies can also
     sign. Default: none."""
 
@@ -251,7 +271,7 @@ class ControlConfig(Strict):
         return bool(self.public_key_files or self.hmac_key_files)
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         if self.signatures == "required" and not self.required:
             yield "signatures", "required needs public_key_files or hmac_key_files"
         if self.signatures == "off" and self.required:
@@ -271,9 +291,9 @@ class SchemaRegistryConfig(Strict):
     """Address, http or https, without a user name; required by a monitor with `format: avro`. Default: none."""
     username: fields.Text | None = None
     """User name. Default: none."""
-    password_file: fields.PathText | None = None
+    password_file: fields.FirstLine | None = None
     """File whose first line is the password. Default: none."""
-    ca_file: fields.PathText | None = None
+    ca_file: fields.Authorities | None = None
     """PEM file of the certificate authorities for the registry. Default: those of the system."""
 
     @consistent
@@ -337,7 +357,7 @@ class ServiceDocument(Strict):
         return self.model_copy(update={"topics": self.topics.model_copy(update=names)})
 
     @consistent
-    def _topic_problems(self) -> Iterator[tuple[str, str]]:
+    def _problems(self) -> Found:
         monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a ConfigDocument
         users = dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
         for key in (f"topics.{key}" for key in _OWN_TOPICS):
@@ -349,8 +369,17 @@ class ServiceDocument(Strict):
 _SERVICE: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
 SERVICE_KEYS = tuple(name for name in _SERVICE if name != "application")
 """Keys that only the service reads; they are not part of the applied configuration."""
+APPLIED_KEYS = ("datasets", "monitors", "carried_over")
+"""Keys that a worker reads from the applied configuration."""
 SECTIONS: dict[str, type[Strict]] = {name: _SERVICE[name] for name in SERVICE_KEYS if name != "control"}
 """Sections whose keys environment variables may replace."""
+
+
+def _carried(file: fields.Named[Any]) -> fields.Named[Carried]:
+    try:
+        return replace(file, held=NOTHING if file.held is None else parse(file.held))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 class ConfigDocument(ServiceDocument):
@@ -361,8 +390,29 @@ class ConfigDocument(ServiceDocument):
     keep two ledgers."""
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
-    carried_over: fields.PathText | None = None
+    carried_over: Annotated[fields.Named[Any], fields.Outside("lines"), AfterValidator(_carried)] | None = (
+        None
+    )
     """File written by 'stream-svt carry-over'. Keep it as long as the application exists."""
+
+    @property
+    def carried(self) -> Carried:
+        """What is taken over from a closed application."""
+        return NOTHING if self.carried_over is None else self.carried_over.held or NOTHING
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that datasets and balances were read from, by the names in the document."""
+        files: list[tuple[fields.Named[Any], Iterable[str]]]
+        files = [(one.file, one.file.held or ()) for one in self.datasets if one.file]
+        files += [(self.carried_over, self.carried.lines())] if self.carried_over else []
+        return {str(one.name): "".join(f"{line}\n" for line in lines) for one, lines in files}
+
+    @consistent
+    def _successor(self) -> Found:
+        if self.carried_over is not None and self.carried.successor != self.application:
+            other = f"is for application {quote(self.carried.successor)}: a second one would spend the balances twice"
+            yield "carried_over", f"{self.carried_over} {other}"
 
 
 def json_schema() -> dict[str, Any]:
@@ -371,47 +421,28 @@ def json_schema() -> dict[str, Any]:
     return head | ConfigDocument.model_json_schema(by_alias=True) | {"title": "stream-svt configuration"}
 
 
-def section_notes(document: Document, found: ServiceDocument) -> Iterator[Problem]:
-    """Yield advice about unencrypted connections and options for a single start."""
+def registry_problems(found: ConfigDocument) -> Found:
+    """Yield monitors whose records need a Schema Registry, where the file names none."""
+    for number, monitor in enumerate(found.monitors):
+        if monitor.record is not None and monitor.record.format == "avro" and not found.schema_registry.url:
+            lack = "avro needs the address of a Schema Registry: set schema_registry.url"
+            yield ("monitors", number, "record", "format"), lack
+
+
+def notes(found: ServiceDocument) -> Found:
+    """Yield advice about unencrypted connections, options for a single start, and files."""
     token_url = urlsplit(found.kafka.oauth_token_url or "")
     if token_url.scheme == "http" and not fields.is_this_machine(token_url.hostname or ""):
         message = "the client secret and tokens cross the network in the clear: use https"
-        yield document.problem(("kafka", "oauth_token_url"), message)
+        yield "kafka.oauth_token_url", message
     hosts = [urlsplit(f"//{one}").hostname or "" for one in found.kafka.bootstrap_servers]
     if not found.kafka.encrypts and not all(map(fields.is_this_machine, hosts)):
         message = "private values cross the network in the clear: use SSL or SASL_SSL"
-        yield document.problem(("kafka", "security_protocol"), message)
+        yield "kafka.security_protocol", message
     if found.sealing.adopt_plain:
         message = "remove it once 'stream-svt status' shows the key's id for every shard"
-        yield document.problem(("sealing", "adopt_plain"), f"accepts an unsealed state: {message}")
+        yield "sealing.adopt_plain", f"accepts an unsealed state: {message}"
     if found.sealing.key_lost:
         message = "parks shards that another worker could open: only for 'close-application --give-up-state'"
-        yield document.problem(("sealing", "key_lost"), message)
-
-
-ENVIRONMENT = "STREAM_SVT_"
-"""Prefix of variables that replace a key of the file, such as ``STREAM_SVT_KAFKA_SESSION_TIMEOUT``."""
-
-_NOT_FROM_ENVIRONMENT = tuple(
-    f"{ENVIRONMENT}{name}" for name in ("CONTROL_", "SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST")
-)
-
-
-def apply_environment(
-    document: Document, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]
-) -> None:
-    """Replace keys of some sections by environment variables, so that several environments share one file.
-
-    Reports variables that name no key. Datasets, monitors and keys for commands can be set in the file only.
-    """
-    for variable, text in sorted(environ.items()):
-        section, _, key = variable.removeprefix(ENVIRONMENT).lower().partition("_")
-        keys = sections[section].model_fields if section in sections else {}
-        if variable.startswith(_NOT_FROM_ENVIRONMENT):
-            message = "this key can be set in the file only: remove the variable"
-            document.problems.append(Problem(0, variable, message))
-        elif key in keys and variable.startswith(ENVIRONMENT):
-            document.set_value(section, key, text, f"environment variable {variable}")
-        elif keys and variable.startswith(ENVIRONMENT):
-            message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"
-            document.problems.append(Problem(0, variable, message))
+        yield "sealing.key_lost", message
+    yield from fields.advice(found)

@@ -145,7 +145,7 @@ def about(worker: Worker) -> About:
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
         partitioner=config.topics.partitioner,
         lacks=worker.lacks,
-        sealed=bool(config.master_keys),
+        sealed=bool(config.sealing.keys),
         signatures_required=config.control.required,
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
         monitors=[

@@ -210,7 +210,7 @@ class Proposal(NamedTuple):
     refused: str | None
 
 
-async def propose(config: Config, cluster: Cluster, bundle: Bundle, above: int = 0) -> Proposal:
+async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     """Compare a configuration with the version applied last and with the topics; raise ConfigError for problems.
 
     It is new, too, where the version applied last has no number larger than ``above``.
@@ -225,7 +225,8 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle, above: int =
     change = await changes(config, cluster, applied, old)
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
     retired = (set() if applied is None else set(applied.bundle.retired)) | was - now
-    bundle = msgspec.structs.replace(bundle, retired=sorted(retired), partitioner=config.topics.partitioner)
+    own = {"retired": sorted(retired), "partitioner": config.topics.partitioner}
+    bundle = msgspec.structs.replace(config.bundle, **own)
     is_new = applied is None or applied.bundle != bundle or applied.number <= above
     comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)
     adopted = await read_adopted(config, cluster, READ_MOST if applied is None else ADOPTED_MOST)

@@ -547,7 +547,9 @@ def context_of(config: Config, cluster_id: str, topic: str, partition: int) -> R
 
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
     """Return the sealing of a shard's state records."""
-    return Sealing(context_of(config, cluster_id, config.topics.state, shard), config.master_keys, os.urandom)
+    return Sealing(
+        context_of(config, cluster_id, config.topics.state, shard), config.sealing.keys, os.urandom
+    )
 
 
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
@@ -593,7 +595,7 @@ def journal_of(
     settings = JournalSettings(
         context=context_of(config, cluster_id, own.state, shard),
         topics=own,
-        masters=config.master_keys,
+        masters=config.sealing.keys,
         adopt_plain=config.sealing.adopt_plain,
         entropy=os.urandom,
         epoch=time.time,

@@ -125,7 +125,7 @@ class Worker:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self._schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
+        self._schemas = SchemaRegistry(config.schema_registry)
         self.workload = AppliedWorkload(config.spec, config.partitioning, schemas=self._schemas)
         for _ in self.workload.prepare():  # no other task runs yet
             pass
@@ -206,7 +206,7 @@ class Worker:
             fresh = await asyncio.to_thread(self._reread)  # may run a program that prints the keys
             own = self.config
             self.config = replace(fresh, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
-            self._schemas.configure(fresh.schema_registry, fresh.registry_password, fresh.directory)
+            self._schemas.configure(fresh.schema_registry)
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, str(self._refused or NOTHING_APPLIED))
         cluster = self.config.cluster()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_svt.application.config import bundle_of, cluster_of, load_config, parse_config
+from stream_svt.application.config import cluster_of, load_config, parse_config
 from stream_svt.application.signatures import signing_key
 from stream_svt.errors import ConfigError
 from stream_svt.kafka.aiokafka_fixes import connections
@@ -93,7 +93,7 @@ def test_a_file_without_sections_has_safe_defaults():
     assert (config.topics.partitions, config.topics.start_at) == (4, "earliest")
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6066)
     assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
-    assert (config.master_keys, config.login.password) == ((), None)
+    assert config.sealing.keys == ()
     assert config.notes == ()
     arguments = config.cluster().arguments
     assert {name: value for name, value in arguments.items() if value is not None} == {
@@ -129,17 +129,17 @@ commit: {interval: 500ms, max_records: 10}
     assert config.kafka.bootstrap_servers == ("127.0.0.1:9092", "[::1]:9093")
     assert (config.kafka.session_timeout, config.kafka.group_instance_id) == (9000, "worker-1")
     assert (config.topics.alerts, config.topics.state, config.topics.partitions) == ("a", "s", 8)
-    assert config.master_keys == (KEY, bytes(32))
+    assert config.sealing.keys == (KEY, bytes(32))
     assert (config.web.port, config.commit.interval, config.source) == (80, 500, str(path))
     assert config.notes == ()
 
 
-@pytest.mark.parametrize("form", ["{}", "kafka: {{username: &unit one basket}}\n{}web:\n"])
+@pytest.mark.parametrize("form", ["{}", "kafka: {{client_id: &unit one basket}}\n{}web:\n"])
 def test_what_is_applied_says_the_same_without_the_sections_of_the_service(tmp_path, form):
     write(tmp_path / "names.txt", "north\nsouth\n")
     text = SPEC.replace("name: week-1", 'file: names.txt, horizon: "1d"')
     anchored = text.replace("one basket", "*unit") if "&unit" in form else text
-    bundle = bundle_of(write(tmp_path / "shop.yaml", form.format(anchored)))
+    bundle = load_config(write(tmp_path / "shop.yaml", form.format(anchored))).bundle
     assert bundle.files == {"names.txt": "north\nsouth\n"}
     assert "kafka" not in bundle.text
     spec = parse_config(text, directory=tmp_path).spec
@@ -150,6 +150,8 @@ def test_what_is_applied_says_the_same_without_the_sections_of_the_service(tmp_p
 def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml: 1 problem\n  cannot be read: No such file"):
         load_config(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigError, match="line 2: the file cannot be read: it is not UTF-8 text"):
+        load_config(write(tmp_path / "latin.yaml", b"a:\n  caf\xe9"))
 
 
 PROBLEMS = {
@@ -185,7 +187,11 @@ PROBLEMS = {
             "without a user or password",
         ),
         (OAUTH + "  oauth_token_url: https://a\n", "oauth_client_id", "is required with oauth_token_url"),
-        (OAUTH + ENDPOINT.replace("password", "blank"), "oauth_client_secret_file", "no client secret"),
+        (
+            OAUTH + ENDPOINT.replace("password", "blank"),
+            "oauth_client_secret_file",
+            "holds nothing in its first line",
+        ),
         (OAUTH + ENDPOINT + "  oauth_ca_file: words\n", "oauth_ca_file", "no PEM certificate"),
         (OAUTH + ENDPOINT + "  oauth_extensions: {auth: x}\n", "oauth_extensions", "found 'auth'"),
         (
@@ -202,10 +208,10 @@ PROBLEMS = {
         ("{transaction_timeout: 1h}", "transaction_timeout", "found 1h"),
         ("3", "", "expected a mapping"),
         (SASL.replace(": password", ": nowhere"), "password_file", "cannot read 'nowhere': No such"),
-        (SASL.replace(": password", ": blank"), "password_file", "no password in its first line"),
+        (SASL.replace(": password", ": blank"), "password_file", "holds nothing in its first line"),
         (SASL.replace("ca.pem", "nowhere"), "ca_file", "cannot read 'nowhere': No such file"),
         (SASL.replace("ca.pem", "words"), "ca_file", "no PEM certificate"),
-        (SASL + TLS, "certificate_file", "no PEM certificate of private_key_file"),
+        (SASL + TLS, "private_key_file", "no PEM certificate of this key, not encrypted"),
         (SASL + TLS.replace("key_file: ca.pem", "key_file: lost"), "private_key_file", "cannot read 'lost'"),
         (SASL + "  certificate_file: ca.pem\n", "certificate_file", "are required together"),
         ("{certificate_file: ca.pem}", "certificate_file", "is not used with"),
@@ -221,10 +227,10 @@ PROBLEMS = {
         ("{key: x}", "key", "did you mean 'key_file'?"),
         ('{key_file: "k\\0"}', "key_file", "must not contain a NUL character"),
         ('{key_command: [cat, "k\\0"]}', "key_command[1]", "must not contain a NUL"),
-        ("{previous_key_files: [k]}", "key_file", "is required with previous_key_files"),
-        ("{previous_key_commands: [[k]]}", "key_file", "with previous_key_commands"),
+        ("{previous_key_files: [key]}", "key_file", "is required with previous_key_files"),
+        ("{previous_key_commands: [[cat, key]]}", "key_file", "with previous_key_commands"),
         ("{adopt_plain: true}", "adopt_plain", "has no effect without"),
-        ("{key_file: a, key_command: [b]}", "key_command", "cannot be combined with key_file"),
+        ("{key_file: key, key_command: [cat, other]}", "key_command", "cannot be combined with key_file"),
         ("{key_command: []}", "key_command", "at least 1"),
         ("{key_file: short}", "key_file", "must hold 32 bytes"),
         ("{key_file: long}", "key_file", "must hold 32 bytes"),
@@ -301,13 +307,13 @@ def test_an_empty_section_means_its_defaults():
 def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
     write(tmp_path / "key", content)
     config = parse_config(SPEC + "sealing: {key_file: key}", directory=tmp_path)
-    assert config.master_keys[0] in {KEY, b"\xff" * 32}
+    assert config.sealing.keys[0] in {KEY, b"\xff" * 32}
 
 
 def test_a_key_is_what_a_command_prints(directory):
     text = "sealing: {key_command: [printf, '%s', " + "ff" * 32 + "], previous_key_commands: [[cat, key]]}"
     config = parse_config(SPEC + text, directory=directory)
-    assert config.master_keys == (b"\xff" * 32, KEY)
+    assert config.sealing.keys == (b"\xff" * 32, KEY)
 
 
 def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.application.config import Config, bundle_of, load_config, parse_config
+from stream_svt.application.config import Config, load_config, parse_config
 from stream_svt.application.signatures import signing_key
 from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
@@ -49,8 +49,8 @@ async def commit(config: Config, proposal: Proposal, **options: Any) -> Version:
     return await publish(config, config.cluster(), proposal.bundle, before=proposal.before, **options)
 
 
-async def proposed(config: Config, file: Path) -> Proposal:
-    return await propose(config, config.cluster(), bundle_of(file))
+async def proposed(config: Config) -> Proposal:
+    return await propose(config, config.cluster())
 
 
 def _more(scene: Scene) -> str:
@@ -147,10 +147,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
 
 async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(scene, file):
     config, brokers = scene.config(), scene.config().cluster()
-    proposals = []
-    for threshold in (100, 200):
-        write(file, scene.text(threshold=threshold))
-        proposals.append(await proposed(config, file))
+    proposals = [await proposed(scene.config(threshold=threshold)) for threshold in (100, 200)]
     outcomes = await asyncio.gather(*(commit(config, one) for one in proposals), return_exceptions=True)
     (version,) = [one for one in outcomes if isinstance(one, Version)]
     async with asyncio.timeout(20):  # a commit returns before its marks are written
@@ -158,7 +155,7 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
             await asyncio.sleep(0.1)
     with pytest.raises(Overtaken, match="version 1 is there now"):
         await commit(config, proposals[1])
-    seen = await propose(config, brokers, proposals[1].bundle)
+    seen = await proposed(scene.config(threshold=200))
     assert (await commit(config, seen._replace(bundle=Bundle("text")))).number == 2
 
 
@@ -167,14 +164,13 @@ async def test_a_configuration_topic_created_again_is_seen_and_a_file_is_applied
     config, brokers = scene.config(), scene.config().cluster()
     await scene.apply(await scene.start(config), scene.config(threshold=700), number=3)
     await scene.released(EventType.CONFIGURATION_ADOPTED, 2)
-    bundle = bundle_of(file)
     with pytest.raises(
         ConfigError, match=r"0, 1 adopted version 3, and version 1 would be refused: .* --above 3"
     ):
-        await propose(config, brokers, bundle)
-    proposal = await propose(config, brokers, bundle, above=3)
+        await propose(config, brokers)
+    proposal = await propose(config, brokers, above=3)
     assert (await commit(config, proposal, above=3)).number == 4
-    assert [(await propose(config, brokers, bundle, above)).is_new for above in (0, 3, 4)] == [
+    assert [(await propose(config, brokers, above)).is_new for above in (0, 3, 4)] == [
         False,
         False,
         True,
@@ -184,11 +180,11 @@ async def test_a_configuration_topic_created_again_is_seen_and_a_file_is_applied
 async def test_the_partitioner_of_an_application_never_changes(scene: Scene, file: Path) -> None:
     """Neither a file nor a worker with another one gets in: no dataset has a second ledger on another shard."""
     config, other = scene.config(), scene.config(partitioner="crc32")
-    version = await commit(config, await proposed(config, file))
+    version = await commit(config, await proposed(config))
     with pytest.raises(
         ConfigError, match=r"topics\.partitioner: is crc32, and the application began with murmur2"
     ):
-        await proposed(other, file)
+        await proposed(other)
     worker = await scene.start(parse_config(scene.text(partitioner="crc32"), is_whole=False), ready=False)
     with pytest.raises(ConfigError, match="began with murmur2"):
         await worker.adopt(await read(version, scene.partitions))
@@ -217,7 +213,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     await publish(scene.config(), brokers, forged, before=None)
     await asyncio.sleep(2.0)
     assert not waiting.done()
-    proposal = await proposed(config, file)
+    proposal = await proposed(config)
     assert proposal.before is None
     version = await commit(config, proposal, above=1, key=signing_key(private))
     assert await asyncio.wait_for(waiting, 20) == version
@@ -237,11 +233,11 @@ async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(scene,
     with pytest.raises(
         ConfigError, match=r"workers of an older release cannot read this configuration: .* at 127"
     ):
-        await proposed(scene.config(), file)
+        await proposed(scene.config())
     await scene.stop(scene.workers[0])
     monkeypatch.undo()
     await scene.start()
-    assert (await proposed(scene.config(), file)).is_new
+    assert (await proposed(scene.config())).is_new
 
 
 async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, file: Path) -> None:
@@ -249,7 +245,7 @@ async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, file: P
     (scene.directory / "names.txt").write_text("\n".join(names))
     write(file, scene.text().replace("names: [a, b, c]", "file: names.txt"))
     config, brokers = load_config(file), load_config(file).cluster()
-    version = await commit(config, await proposed(config, file))
+    version = await commit(config, await proposed(config))
     assert len(list(records(version))) > 2  # of one version, no record may be missing
     found = newest(await read_versions(config, brokers), config.topics.config)
     assert found == version

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.application.config import bundle_of
 from stream_svt.monitor.released import EventType
 from stream_svt.operate.audit import audit_state
 from stream_svt.subscription import subscribe
@@ -71,7 +70,7 @@ async def test_check_says_what_differs_from_the_released_events(scene: Scene, st
     assert "FAIL datasets.limit: a declares epsilon 9, its ledger has 4, " in await told(*larger)
     file.write_text(text)
     config, brokers = scene.config(), scene.config().cluster()
-    proposal = await propose(config, brokers, bundle_of(file))
+    proposal = await propose(config, brokers)
     await publish(config, brokers, proposal.bundle, before=None)
     assert "FAIL datasets.a.limit: only an operator can raise a limit: run 'stream-svt" in await told(*larger)
     higher = await told("threshold: ", "threshold: 1")

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pytest
 
 from stream_svt.kafka import tokens
-from stream_svt.kafka.clients import TlsFiles
+from stream_svt.kafka.clients import tls_context
 from stream_svt.kafka.tokens import (
     ClientCredentials,
     CommandTokens,
@@ -303,7 +303,7 @@ async def test_an_endpoint_with_an_authority_of_its_own_is_trusted_by_its_file_o
     server.load_cert_chain(tmp_path / "store.pem")
     with Issuer().serving(server) as issuer:
         asked = (f"{issuer.url}/token", "me", tmp_path / "secret", None)
-        trusting = TlsFiles(tmp_path / "ca.pem").context()
+        trusting = tls_context(tmp_path / "ca.pem")
         assert (await ClientCredentials(*asked, trusting).fetch()).lifetime == 3600
         with pytest.raises(TokenUnavailable, match=r"not trusted; set kafka\.oauth_ca_file"):
             await ClientCredentials(*asked).fetch()

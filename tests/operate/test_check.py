@@ -19,6 +19,8 @@ from stream_svt.operate.check import check_offline, create_missing, topic_settin
 from stream_svt.planning.budget import reported_margin
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
+from stream_svt.settings.fields import Named
+from stream_svt.settings.sections import SealingConfig
 
 YAML = """
 application: shop
@@ -168,21 +170,21 @@ def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, by
     }
 
 
-SEALED: dict[str, object] = {"master_keys": (NEW,)}
-ROTATED = {"master_keys": (NEW, OLD)}
-ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain": True})}
+def sealed(*keys: bytes, adopt_plain: bool = False) -> SealingConfig:
+    files = tuple(Named("key", key) for key in keys)
+    return SealingConfig.model_construct(previous_key_files=files, adopt_plain=adopt_plain)
 
 
 @pytest.mark.parametrize(
-    ("keys", "metas", "why"),
+    ("sealing", "metas", "why"),
     [
-        ({}, stored(shards=2), ""),
-        (ROTATED, stored(NEW, shards=2), ""),
-        (ROTATED, stored(OLD), ""),
-        (ROTATED, {}, ""),
-        (ADOPTING, stored(), ""),
+        (sealed(), stored(shards=2), ""),
+        (sealed(NEW, OLD), stored(NEW, shards=2), ""),
+        (sealed(NEW, OLD), stored(OLD), ""),
+        (sealed(NEW, OLD), {}, ""),
+        (sealed(NEW, adopt_plain=True), stored(), ""),
         (
-            SEALED,
+            sealed(NEW),
             stored(OLD, shards=3),
             (
                 "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
@@ -190,17 +192,19 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
                 "correct a wrong file; an older key's file belongs in sealing.previous_key_files."
             ),
         ),
-        ({}, stored(OLD), "configured: none; name the key's file in sealing.key_file."),
-        (SEALED, stored(), "it is not sealed although a key is configured"),
+        (sealed(), stored(OLD), "configured: none; name the key's file in sealing.key_file."),
+        (sealed(NEW), stored(), "it is not sealed although a key is configured"),
         (
-            {"master_keys": (OLD,)},
+            sealed(OLD),
             stored(OLD, cluster="other"),
             "was written under another key, shard or cluster",
         ),
     ],
 )
-def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):
-    found = unreadable_states(replace(config(), **keys), "c", metas)
+def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(
+    sealing, metas, why
+):
+    found = unreadable_states(replace(config(), sealing=sealing), "c", metas)
     assert (len(found), why in "".join(found)) == (bool(why), True), found
 
 

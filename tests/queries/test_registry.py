@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from stream_svt.application.config import parse_config
+from stream_svt.application.config import Files, parse_config
 from stream_svt.errors import ConfigError
 from stream_svt.queries.avro import registry
 from stream_svt.queries.avro.registry import NOT_CONFIGURED, SchemaRegistry
@@ -26,8 +27,10 @@ monitors:
 
 
 def reader(server: Registry, password: str | None = None) -> SchemaRegistry:
-    user = None if password is None else {"username": "svt", "password_file": "unused"}
-    return SchemaRegistry(SchemaRegistryConfig(url=f"{server.url}/", **user or {}), password)
+    keys = {"url": f"{server.url}/"}
+    if password is not None:
+        keys |= {"username": "svt", "password_file": "given"}
+    return SchemaRegistry(SchemaRegistryConfig.model_validate(keys, context=Files(Path(), password)))
 
 
 async def test_a_schema_is_asked_for_once_and_kept():

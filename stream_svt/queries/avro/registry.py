@@ -13,7 +13,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -73,16 +72,14 @@ class _Request:
 class SchemaRegistry:
     """Schemas by id, for all shards of a worker."""
 
-    def __init__(
-        self, settings: SchemaRegistryConfig, password: str | None = None, directory: Path = Path()
-    ) -> None:
-        self._settings, self._password, self._directory = settings, password, directory
+    def __init__(self, settings: SchemaRegistryConfig) -> None:
+        self._settings = settings
         self._known: dict[int, str] = {}
         self._requests: dict[int, _Request] = {}
 
-    def configure(self, settings: SchemaRegistryConfig, password: str | None, directory: Path) -> None:
+    def configure(self, settings: SchemaRegistryConfig) -> None:
         """Ask another registry, or with another login, from now on."""
-        self._settings, self._password, self._directory = settings, password, directory
+        self._settings = settings
 
     def lack(self, spec: ApplicationSpec) -> str | None:
         """Return what this worker lacks to read the Avro records of a specification, None if nothing."""
@@ -136,13 +133,13 @@ class SchemaRegistry:
 
         settings = self._settings
         headers = {}
-        if settings.username is not None:
-            login = base64.b64encode(f"{settings.username}:{self._password}".encode()).decode()
+        if settings.username is not None and (password := settings.password_file) is not None:
+            login = base64.b64encode(f"{settings.username}:{password.held}".encode()).decode()
             headers["Authorization"] = f"Basic {login}"
         try:
             context: ssl.SSLContext | bool = True
             if settings.ca_file is not None:
-                context = ssl.create_default_context(cafile=self._directory / settings.ca_file)
+                context = ssl.create_default_context(cafile=settings.ca_file.held)
         except (OSError, ValueError) as error:
             raise _Unanswered(f"schema_registry.ca_file cannot be used ({type(error).__name__})") from None
         timeout = aiohttp.ClientTimeout(DEADLINE)
