@@ -24,10 +24,15 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
 from stream_svt.settings.fields import AUTO, MaxRuns, duration_text
-from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
+from stream_svt.settings.monitors import (
+    Change,
+    MonitorSpec,
+    changed_fields,
+    changes_refused,
+    declared_by,
+    effects,
+)
 from stream_svt.wording import listed
-
-_RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
 
 NAMES_SHOWN = 3
 """Names given in a line about several datasets."""
@@ -134,19 +139,14 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
     for name in known:
         if name not in wanted:
-            result.add(f"- monitor {name}", _RUNS_END)
+            result.add(f"- monitor {name}", Change.ENDS_RUNS)
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
     before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
     for name in changed_fields(old, new):
         yield f"{name}: {_value(before[name])} -> {_value(after[name])}"
-    if ends_runs(old, new):
-        yield _RUNS_END
-    if old.granularity != new.granularity or old.bounds != new.bounds:
-        yield "waiting queries are dropped: their values are on the old grid"
-    elif old.record != new.record:
-        yield "waiting queries are dropped: they were read with the old layout"
+    yield from effects(old, new)
 
 
 class _Limits:

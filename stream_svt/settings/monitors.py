@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
+from pydantic.fields import FieldInfo
 
 from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
@@ -47,20 +48,21 @@ def _pair(value: object) -> object:
     raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
 
 
-class Change(Enum):
-    """What another value of a key does to the open runs of a monitor; without a mark, it ends them."""
+class Change(StrEnum):
+    """What another value of a key does to a monitor, in words for its operator. Most keys end open runs."""
 
-    NO_OUTCOME = auto()
-    """They continue with the same digest: the key decides no outcome."""
-    KEEPS_RUNS = auto()
-    """They continue, with another digest."""
-    FIXED = auto()
-    """It is refused."""
-    FORM_FIXED = auto()
-    """Another form is refused; with other options they continue."""
-    ADDED_LATER = auto()
-    """A key of a later release. Its default keeps the earlier behaviour, never changes, and is not part of the digest,
-    so that runs opened by an earlier release continue."""
+    ENDS_RUNS = "its open runs end: epsilon that they did not spend is released, rho stays spent"
+    OLD_GRID = "waiting queries are dropped: their values are on the old grid"
+    OLD_LAYOUT = "waiting queries are dropped: they were read with the old layout"
+    NO_OUTCOME = "open runs continue with the same digest: the key decides no outcome"
+    KEEPS_RUNS = "open runs continue, with another digest"
+    FIXED = "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
+    FORM_FIXED = (
+        "cannot take another form, because waiting queries depend on it: declare a monitor with another name"
+    )
+    ADDED_LATER = "a key of a later release"
+    """Its default keeps the earlier behaviour, never changes, and is not part of the digest, so that runs opened by an
+    earlier release continue."""
 
 
 _LARGEST_FACTOR = 1_000
@@ -76,7 +78,7 @@ class MonitorSpec(Strict):
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads."""
-    record: Annotated[RecordLayout | None, Change.ADDED_LATER] = None
+    record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
     """Layout of the records; the same for all monitors of a topic. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
@@ -93,10 +95,10 @@ class MonitorSpec(Strict):
     monotonic: fields.Flag = False
     """Whether one privacy unit moves all answers of a run in the same direction, as for counts; the same for all
     monitors of a topic. Halves the noise; a wrong declaration voids the guarantee. Default false."""
-    granularity: fields.PositiveExact = Fraction(1)
+    granularity: Annotated[fields.PositiveExact, Change.OLD_GRID] = Fraction(1)
     """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, but up to a
     step that is within 1/1024 of a step. Default 1."""
-    bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair)]
+    bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair), Change.OLD_GRID]
     """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low."""
     threshold: Annotated[fields.Exact, Change.KEEPS_RUNS]
     """Public threshold in real units; a query's own threshold replaces it."""
@@ -246,21 +248,14 @@ class MonitorSpec(Strict):
 
         A run is never replayed under another digest.
         """
-        known = type(self).model_fields
-        usual = (
+        usual = {
             name
-            for name in self.marked(Change.ADDED_LATER)
-            if getattr(self, name) == known[name].get_default()
-        )
-        excluded = {*self.marked(Change.NO_OUTCOME), *usual}
-        content = self.model_dump(mode="json", by_alias=True, exclude=excluded)
+            for name, info in type(self).model_fields.items()
+            if Change.NO_OUTCOME in info.metadata
+            or (Change.ADDED_LATER in info.metadata and getattr(self, name) == info.get_default())
+        }
+        content = self.model_dump(mode="json", by_alias=True, exclude=usual)
         return digest({"sampler": SAMPLER_VERSION, **content})
-
-    @classmethod
-    def marked(cls, *changes: Change) -> list[str]:
-        """Return the fields whose declaration has one of these marks."""
-        known = cls.model_fields.items()
-        return [name for name, info in known if any(one in changes for one in info.metadata)]
 
     # -- checks across fields
 
@@ -390,19 +385,30 @@ def _runs_allowed(
 
 # -- changes of a live monitor
 
-_TIED = "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
+_KEPT = {Change.NO_OUTCOME, Change.KEEPS_RUNS, Change.FIXED, Change.FORM_FIXED}
+
+
+def _changed(old: MonitorSpec, new: MonitorSpec) -> Iterator[tuple[str, FieldInfo]]:
+    known = MonitorSpec.model_fields.items()
+    return ((name, info) for name, info in known if getattr(old, name) != getattr(new, name))
 
 
 def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
     """Return the fields that differ, by their keys in the file."""
-    known = MonitorSpec.model_fields.items()
-    return [info.alias or name for name, info in known if getattr(old, name) != getattr(new, name)]
+    return [info.alias or name for name, info in _changed(old, new)]
+
+
+def effects(old: MonitorSpec, new: MonitorSpec) -> list[Change]:
+    """Return what a change costs: open runs, because noise or price change, and waiting queries."""
+    marks = [{one for one in info.metadata if isinstance(one, Change)} for _, info in _changed(old, new)]
+    found = {Change.ENDS_RUNS} if any(not _KEPT & each for each in marks) else set[Change]()
+    costs = (Change.ENDS_RUNS, Change.OLD_GRID, Change.OLD_LAYOUT)
+    return [one for one in costs if one in found.union(*marks)]
 
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
-    """Return whether a change ends open runs, because it changes their noise or price."""
-    kept = (Change.NO_OUTCOME, Change.KEEPS_RUNS, Change.FIXED, Change.FORM_FIXED)
-    return not {*changed_fields(old, new)} <= {*MonitorSpec.marked(*kept)}
+    """Return whether a change ends open runs."""
+    return Change.ENDS_RUNS in effects(old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,12 +461,13 @@ def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
     return found
 
 
-def _fixed(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
+def _refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[tuple[str, str]]:
     """Yield changed fields that runs depend on (offsets of their topic) or waiting queries (the form of `append`)."""
-    marked = MonitorSpec.marked
-    yield from (name for name in marked(Change.FIXED) if getattr(old, name) != getattr(new, name))
-    forms = ((name, type(getattr(old, name)), type(getattr(new, name))) for name in marked(Change.FORM_FIXED))
-    yield from (name for name, before, after in forms if before is not after)
+    for name, info in _changed(old, new):
+        if Change.FIXED in info.metadata:
+            yield name, Change.FIXED
+        elif Change.FORM_FIXED in info.metadata and type(getattr(old, name)) is not type(getattr(new, name)):
+            yield name, Change.FORM_FIXED
 
 
 def changes_refused(
@@ -475,7 +482,7 @@ def changes_refused(
         topic, before = monitor.topic, old.get(monitor.name)
         refused: dict[str, str] = {}
         if before is not None:
-            refused |= dict.fromkeys(_fixed(before, monitor), _TIED)
+            refused |= dict(_refused(before, monitor))
         if topic in declared:
             refused |= declared[topic].undercut(monitor)
         found += [Problem(0, f"monitors.{monitor.name}.{name}", why) for name, why in refused.items()]
