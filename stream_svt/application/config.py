@@ -226,17 +226,14 @@ class Files:
 
     def authorities(self, name: str) -> Named[Path]:
         """Return the path of certificates of authorities, after trying them."""
-        path = self.certificate(name).held
+        path = self._certificates(name)
         _try_tls(f"file {quote(name)} holds no PEM certificate", path)
         return Named(name, path)
 
     def certificate(self, name: str) -> Named[Path]:
         """Return the path of certificates, which are tried with their key."""
-        self._certificate = path = self._directory / name
-        if opened(lambda _: path.read_bytes(), name).startswith(codecs.BOM_UTF8):
-            why = "begins with a byte order mark, which hides its first certificate: save it without"
-            raise ValueError(f"file {quote(name)} {why}")
-        return Named(name, path)
+        self._certificate = self._certificates(name)
+        return Named(name, self._certificate)
 
     def private_key(self, name: str) -> Named[Path]:
         """Return the path of a private key, after trying it with its certificate."""
@@ -246,6 +243,13 @@ class Files:
             pair = "certificate_file holds no PEM certificate of this key, not encrypted"
             _try_tls(pair, None, self._certificate, path)
         return Named(name, path, note)
+
+    def _certificates(self, name: str) -> Path:
+        path = self._directory / name
+        if opened(lambda _: path.read_bytes(), name).startswith(codecs.BOM_UTF8):
+            why = "begins with a byte order mark, which hides its first certificate: save it without"
+            raise ValueError(f"file {quote(name)} {why}")
+        return path
 
     def _text(self, name: str) -> str:
         return opened(lambda name: plain_text.decoded((self._directory / name).read_bytes()), name)

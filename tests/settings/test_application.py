@@ -190,35 +190,6 @@ def test_whatever_decides_an_outcome_has_its_time_and_changes_the_hash(change):
 # --- layouts of records
 
 
-@pytest.mark.parametrize(
-    ("layout", "field", "message"),
-    [
-        ({}, "record.value", "required"),
-        ({"value": "a..b"}, "record.value", "expected names with a dot between them"),
-        ({"value": ".a"}, "record.value", "expected names"),
-        ({"value": "a."}, "record.value", "expected names"),
-        ({"value": "a\\"}, "record.value", "expected names"),
-        ({"value": 7}, "record.value", "expected a text"),
-        ({"value": "a.a.a.a.a.a.a.a.a"}, "record.value", "at most 8 names"),
-        ({"value": "n", "series": "n"}, "record.series", "which is private"),
-        ({"value": "n", "id": "n"}, "record.id", "which is private"),
-        ({"value": "n", "id": "n.a"}, "record.id", "inside the other"),
-        ({"value": "n.a", "set": "n"}, "record.set", "inside the other"),
-        ({"value": "n", "id": "a", "series": "a.b"}, "record.series", "inside the other"),
-        ({"value": "n", "count": "m"}, "record.count", "unknown key"),
-    ],
-)
-def test_a_layout_that_cannot_be_meant_is_refused(layout, field, message):
-    declared = ", ".join(f"{key}: {json.dumps(value)}" for key, value in layout.items())
-    text = FULL.replace("topic: retail.counts", f"topic: retail.counts\n    record: {{{declared}}}", 1)
-    assert text != FULL
-    with pytest.raises(ConfigError) as refusal:
-        load_spec(text)
-    problem = refusal.value.problems[0]
-    assert problem.field.endswith(field)
-    assert message in problem.message
-
-
 def test_all_monitors_of_a_topic_declare_the_same_layout():
     one = (
         "{{name: {}, topic: {}, record: {{value: {}}}, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9],"
@@ -566,6 +537,11 @@ def test_of_the_periods_that_had_begun_only_those_in_the_file_go_on_with_their_b
 def test_a_generator_keeps_limit_and_unit_of_the_period_that_goes_on(declared, change, why):
     with pytest.raises(ConfigError, match=why):
         load(declared.replace(*change), carried=RUNNING)
+
+
+def test_a_period_that_had_begun_is_not_opened_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"'d-2026-01-05' has the name of a period that had begun"):
+        load("{name: d-2026-01-05, limit: 1, unit: x}", carried=RUNNING)
 
 
 def test_a_limit_changes_behind_the_periods_that_had_begun() -> None:

@@ -75,10 +75,6 @@ def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> N
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ("generate: '{name}-{date}', from: 2026-01-05", "one of name, names and file is required too"),
-        ("generate: 'd-{date}', names: [a], from: 2026-01-05", "names and generate together"),
-        ("generate: '{name}{name}{date}', names: [a], from: 2026-01-05", "once at most"),
-        ("generate: 'd-{date}'", "from: is required with generate"),
         ("name: d-2027-01-01", "has a name of generator 'd-{date}' at line 3: rename"),
         ("generate: 'd-{date}', from: 2026-01-05", "already declared"),
         ("generate: '{name}-{date}', names: [d], from: 2027-01-05", "has a name of generator 'd-{date}'"),

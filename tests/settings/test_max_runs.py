@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.errors import ConfigError
 from stream_svt.planning import explain
 from stream_svt.planning.budget import PaidRuns
 from stream_svt.settings.application import load_spec
@@ -44,24 +43,6 @@ def test_a_maximum_is_read_and_survives_json(text, meaning):
     assert found.max_runs == meaning
     assert MonitorSpec.from_json(found.to_json()) == found
     assert (meaning is None) == ('"max_runs":"off"' in found.to_json())
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("2", "expected auto, off, or a maximum such as 2 per 1d, found 2"),
-        ("two per 1d", "expected auto, off, or a maximum such as 2 per 1d"),
-        ("2 per day", "expected a duration such as 500ms"),
-        ("0 per 1d", "must be between 1 and 100 runs, or off"),
-        ("101 per 1d", "must be between 1 and 100 runs, or off"),
-    ],
-)
-def test_what_is_no_maximum_is_refused_with_an_example(text, says):
-    with pytest.raises(ConfigError) as refused:
-        monitor(f", max_runs: {text}")
-    (problem,) = refused.value.problems
-    assert problem.field == "monitors[0].max_runs"
-    assert says in problem.message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Problems of a specification: all at once, by line, with the value found and the value expected."""
+"""Problems of a configuration: all at once, by line, with the value found and the value expected."""
 
 from __future__ import annotations
 
@@ -13,26 +13,8 @@ from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
 from stream_svt.settings.application import load_spec
+from tests.support.problems import GOOD, rows
 from tests.support.settings import monitor
-
-GOOD = """\
-application: shop
-datasets:
-  - name: week-1
-    limit: {epsilon: 4}
-    unit: one basket
-monitors:
-  - name: hot-items
-    topic: counts
-    epsilon: 1
-    cutoff: 10
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 1000]
-    threshold: 500
-    correction: exposure
-    expected_queries: 1000
-"""
 
 
 def problems(text: str):
@@ -56,143 +38,71 @@ def test_a_good_file_has_no_problems_and_no_notes():
         assert notes(GOOD.replace("cutoff: 10", f"cutoff: 10\n    mute: {mute}")) == {}
 
 
-ADDED = [
-    ("form: svt", "form", "unknown key"),
-    ("append: rety", "append", "did you mean 'retry'?"),
-    ("mute: perod", "mute", "did you mean 'period'?"),
-    ("mechanism: svtt", "mechanism", "'svt'?"),
-    ("cutoff: 9", "cutoff", "already stands at line 10"),
-    ("beta: 1", "beta", "must be less than 1"),
-    ("reserve: 3.5", "reserve", "leaves no room"),
-    ("append: {retry: 3}", "append", "mapping of options"),
-    ("append: 3", "append", "expected off, sweep, retry"),
-    ("append: {retry: {attempts: 1}}", "append.retry.attempts", "must be at least 2"),
-    ("append: {retry: {lifetime: soon}}", "append.retry.lifetime", "a number of offsets or a duration"),
-    ("append: {retry: {lifetime: 0}}", "append.retry.lifetime", "at least 1 offset"),
-    ("query_noise: gaussian", "query_noise", "2.3 times the charge"),
-    ("mute: 10", "mute", "a duration such as 10m"),
-    ("resample_every: 10", "resample_every", "unit is missing"),
-    ("resample_every: 0s", "resample_every", "between 1ms"),
-    ("resample_every: 999w999w999w999w999w999w", "resample_every", "100 years"),
-    ("reserve: -1", "reserve", "must be at least 0"),
-    ("granularity: 5000", "granularity", "the same step"),
-]
-"""A line added to the monitor, the field that is at fault, and a part of the message."""
-
-CORRECTIONS = [
-    ("exposur", "", "did you mean 'exposure'?"),
-    ("{exposure: {false_alert: 1}}", "exposure.false_alert", "did you mean 'false_alerts'?"),
-    ("annealed", "", "needs append: sweep, found off"),
-    ("{annealed: {start: 1, end: 2}}\n    append: sweep", "annealed.end", "must not be above start"),
-    ("{annealed: {step: 0.01}}\n    append: sweep", "annealed.step", "more than 256 passes"),
-    ("{table: []}", "table", "at least 1"),
-    ("{tabel: [1]}", "", "{table: [20, 10]} with one for each pass"),
-    ("{annealed: 3}", "", "expected a mapping of options"),
-    ("[1, 2]", "", "found a list"),
-]
-"""A value of `correction`, likewise; the field below it."""
+BEGINS = {"dataset": 3, "monitor": 7}
 
 
-VALUES = [
-    ("threshold: high", "expected a number"),
-    ("threshold:", "found nothing"),
-    ("epsilon: -1", "must be greater than 0, found -1"),
-    ("epsilon: 1e-12", "at least 1e-9"),
-    ("epsilon: 1e-8", "too small"),
-    ("epsilon: 10001", "must be at most 10000"),
-    ("epsilon: 5", "above the limit epsilon 4"),
-    ("sensitivity: 1e99", "smaller sensitivity"),
-    ("cutoff: 0", "must be at least 1, found 0"),
-    ("cutoff: 1.5", "expected a whole number, found 1.5"),
-    ("cutoff: true", "expected a whole number, found true"),
-    ("monotonic: yes", "expected true or false, found 'yes'"),
-    ("bounds: [1, 1]", "low must be below high"),
-    ("bounds: [0]", "expected [low, high]"),
-    ("bounds: [0, 1e15]", "2^47"),
-    ("threshold: 1e15", "2^47"),
-    ("name: Hot_Items", "lower-case"),
-    ("topic: 'my topic'", "Kafka topic name"),
-]
-"""Another value of a monitor's key, and a part of the message."""
-
-DATASETS = [
-    ("name: week 1", 3, "name", "a dataset name without spaces"),
-    ("name: --all", 3, "name", "a dash at its beginning"),
-    ("name: 2026", 3, "name", "found 2026: put it in quotes"),
-    ("name: week-1\n    names: [b]", 3, "", "found name and names together"),
-    ("name: week-1\n    lateness: []", 4, "lateness", "expected a duration"),
-    ("name: week-1\n    lateness: 1h", 4, "lateness", "generated datasets only"),
-    ("generate: 'w-{date}'\n    horizon: 1d\n    until: 2026-01-06", 4, "horizon", "horizon is its period"),
-    ("generate: week", 3, "generate", "with one of {iso_week} or {date}"),
-    ("generate: 'w-{iso_week}'\n    from: 2026-01-06", 4, "from", "01-06 is not a Monday"),
-    ("generate: 'w-{date}'\n    from: 2026-01-06\n    until: 2026-01-06", 5, "until", "must be after from"),
-    ("generate: 'w-{date}'\n    from: tomorrow", 4, "from", "a day such as 2026-01-05"),
-    ("generate: 'w-{date}'", 3, "from", "is required with generate"),
-    ("generate: 'w-{date}'\n    from: 0001-01-01\n    until: 9999-01-01", 5, "until", "more than 1000000"),
-]
-"""Text that replaces the dataset's name; then line and field at fault."""
-
-
-def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
-    """Return the row for a line that replaces the monitor's line with its key."""
-    key = line.split(":", maxsplit=1)[0]
-    at, old = next(
-        (n, old) for n, old in enumerate(GOOD.splitlines(), 1) if n > 6 and old[4:].startswith(f"{key}:")
+def changed(section: str, lines: str, field: str) -> tuple[str, int]:
+    """Return the good document with lines in a monitor or dataset, as the table says, and the line of a field."""
+    document, begin = GOOD.splitlines(), BEGINS[section]
+    key, gone = re.split("[: ]", lines, maxsplit=1)[0], lines.endswith(" -")
+    places = [n for n, old in enumerate(document) if n + 1 >= begin and old[4:].startswith(f"{key}:")]
+    if gone:
+        del document[places[0]]
+        document[begin - 1] = f"  - {document[begin - 1][4:]}"
+        return "\n".join(document), begin
+    at = places[0] if places else begin
+    document[at : at + len(places[:1])] = [(document[at] if places else "    ")[:4] + lines]
+    name = re.split(r"[.\[]", field)[0]
+    offset = max(
+        (n for n, line in enumerate(lines.split("\n")) if line.strip().startswith(f"{name}:")), default=0
     )
-    return old[4:], line, at, f"m.{key}", message
+    return "\n".join(document), at + 1 + offset
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "line", "field", "message"),
-    [
-        *(("cutoff: 10", f"^\n    {added}", 11, f"m.{field}", message) for added, field, message in ADDED),
-        *(
-            ("exposure\n", f"{value}\n", 15, f"m.correction.{field}".rstrip("."), message)
-            for value, field, message in CORRECTIONS
-        ),
-        *(value_of(line, message) for line, message in VALUES),
-        *(
-            ("name: week-1", text, line, f"d.{field}".rstrip("."), message)
-            for text, line, field, message in DATASETS
-        ),
-        ("unit: one", "uni: x\n    ^", 5, "d.uni", "did you mean 'unit'?"),
-        ("monitors:", "monitor: 1\n^", 6, "monitor", "did you mean 'monitors'?"),
-        ("cutoff: 10", "zzz: 10\n    ^", 10, "m.zzz", "expected one of name, topic"),
-        ("{epsilon: 4}", "{epsilno: 4}", 4, "d.limit", "did you mean 'epsilon'?"),
-        ("threshold: 500", "granularity: 1/3\n    ^", 14, "m.granularity", "12 places"),
-        ("threshold: 500", "granularity: 0.0000000000001\n    ^", 14, "m.granularity", "12 places"),
-        ("threshold: 500", "granularity: 0.30000000000000004\n    ^", 14, "m.granularity", "round it"),
-        ("{epsilon: 4}", "0", 4, "d.limit", "must be greater than 0, found 0"),
-        ("{epsilon: 4}", "1e-12", 4, "d.limit", "must be between 1e-09"),
-        ("{epsilon: 4}", "1e12", 4, "d.limit", "must be between 1e-09"),
-        ("{epsilon: 4}", "{epsilon: 4, rho: 1}", 4, "d.limit", "expected one measure"),
-        ("cutoff: 10", "^\n    mechanism: adaptive\n    split: 2", 12, "m.split", "must be below 1"),
-        ("bounds: [0, 1000]", "bounds: [0, x]", 13, "m.bounds[1]", "expected a number"),
-        ("    bounds: [0, 1000]\n", "", 7, "m.bounds", "is required: [low, high] in real units"),
-        ("    expected_queries: 1000\n", "", 7, "m.expected_queries", "by the correction exposure"),
-        ("application: shop", "application: Shop One", 1, "application", "lower-case letters"),
-        ("application: shop", "app: shop", 1, "app", "did you mean 'application'?"),
-        ("unit: one basket", "unit: ''", 5, "d.unit", "not empty"),
-        ("    unit: one basket\n", "", 3, "d.unit", "is required: The privacy unit in words"),
-        ("topic: counts", "^\n    datasets: ['month-*']", 9, "m.d", "matches no declared dataset"),
-        ("topic: counts", "^\n    datasets: week-1", 9, "m.datasets", "expected a list, found 'week-1'"),
-        ("topic: counts", "^\n    datasets: []", 9, "m.datasets", "at least 1"),
-        ("monitors:", "  - 3\nmonitors:", 6, "datasets[1]", "expected a mapping, found 3"),
-        ("- name: week-1\n    limit", "- limit", 3, "d", "found none of them"),
-        ("name: week-1", "{generate: 'w-{date}'", 3, "", "not valid YAML"),
-        ("unit: one basket", "unit: !secret x", 5, "d.unit", "tags such as '!secret'"),
-        ("unit: one basket", "unit: x\n    <<: 3", 6, "d", "merge keys"),
-        ("unit: one basket", "unit: x\n    [1]: 3", 6, "d", "a key must be a word"),
-        ("monitors:", "  - {name: week-1, limit: 9, unit: y}\n^", 6, "datasets[1]", "declared at line 3"),
-        ("{epsilon: 4}", "{rho: 0.1}", 9, "m.epsilon", "above the limit rho 0.1 of dataset 'week-1'"),
-    ],
-)
-def test_a_problem_names_its_line_field_and_remedy(good, bad, line, field, message):
-    """A ^ stands for the replaced text, `m` and `d` for the first monitor and the first dataset."""
+def told(text: str, line: int, field: str, message: str) -> None:
+    found = problems(text)
+    assert (line, field) in [(one.line, one.field) for one in found if message in one.message], found
+
+
+@pytest.mark.parametrize("row", rows("monitor", "dataset"), ids=str)
+def test_a_problem_of_a_monitor_or_dataset_names_its_line_field_and_remedy(row):
+    section, lines, message, *more = row
+    field = more[0] if more else re.split("[: ]", lines, maxsplit=1)[0]
+    text, line = changed(section, lines, field)
+    told(text, more[1] if more[1:] else line, f"{section}s[0].{field}".rstrip("."), message)
+
+
+@pytest.mark.parametrize(("_", "keys", "message", "key"), rows("generated"))
+def test_a_problem_of_a_generator_names_its_line_field_and_remedy(_, keys, message, key):
+    monitors = GOOD[GOOD.index("monitors:") :]
+    text = f"application: shop\ndatasets:\n  - {{{keys}, limit: 4, unit: one basket}}\n{monitors}"
+    told(text, 3, f"datasets[0].{key}".rstrip("."), message)
+
+
+@pytest.mark.parametrize(("_", "good", "bad", "line", "field", "message"), rows("whole"))
+def test_a_problem_of_the_whole_names_its_line_field_and_remedy(_, good, bad, line, field, message):
     assert good in GOOD
-    found = problems(GOOD.replace(good, bad.replace("^", good), 1))
-    field = re.sub(r"\bm\b", "monitors[0]", re.sub(r"\bd\b", "datasets[0]", field))
-    assert (line, field) in [(one.line, one.field) for one in found if message in one.message]
+    told(GOOD.replace(good, bad.replace("^", good), 1), line, field, message)
+
+
+@pytest.mark.parametrize(("_", "text", "line", "hint"), rows("syntax"))
+def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(_, text, line, hint):
+    found = only(text)
+    assert found[:2] == (line, "")
+    assert hint in found[2]
+
+
+@pytest.mark.parametrize("row", rows("monitor notes"), ids=str)
+def test_what_is_allowed_but_may_not_be_meant_is_noted(row):
+    _, lines, message, *more = row
+    field = more[0] if more else lines.split(":")[0]
+    assert message in notes(changed("monitor", lines, field)[0])[f"monitors[0].{field}"]
+
+
+def test_datasets_without_a_monitor_are_noted():
+    text = GOOD.replace("topic: counts", "topic: counts\n    datasets: [w*]")
+    text = text.replace("monitors:", "  - {name: other, limit: 1, unit: x}\nmonitors:")
+    assert notes(text)["datasets[1]"] == "no monitor runs on these datasets"
 
 
 def test_all_problems_come_at_once_in_order_of_lines():
@@ -252,35 +162,6 @@ def test_monitors_of_one_topic_declare_the_same_answers(field, declared, value, 
         assert load_spec(elsewhere).topics() == ("counts", "others")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "hint"),
-    [
-        ("", 1, "expected a mapping"),
-        ("- 1", 1, "expected a mapping"),
-        ("\x00", 0, "a character is not allowed"),
-        ("a: &x [*x]", 1, "nested"),
-        ("a: *nowhere", 1, "not valid YAML"),
-        ("[" * 5000, 1, "not valid YAML"),
-        ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote opens here and is never closed"),
-        ('a: 1\nb: "open\nc: "three"\n', 3, "quote the whole value"),
-        ('a: "x" y\n', 1, "quote the whole value"),
-        ("a: 1\nb: {x: 1, y: 2\nc: 3\n", 2, "a comma or the closing bracket is missing"),
-        ("a: 1\nb: [1, 2}\n", 2, "a comma or the closing bracket is missing"),
-        ("m:\n  - name: x\n   topic: t\n", 3, "the indentation is wrong"),
-        ("b: 0\na:\n    x: 1\n  y: 2\n", 4, "the indentation is wrong"),
-        ("a:\n  x: 1\n   y: 2\n", 3, "the indentation is wrong"),
-        ("a:\n\tx: 1\n", 2, "spaces, not tabs"),
-        ("a: 1\nb: c: d\n", 2, "a value that contains ': ' needs quotes"),
-        ("a: 1\nb\nc: 2\n", 2, "a key is followed by ':' and a value"),
-        ("a: 1\nb: @x\n", 2, "a value that begins with this character needs quotes"),
-    ],
-)
-def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(text, line, hint):
-    found = only(text)
-    assert found[:2] == (line, "")
-    assert hint in found[2]
-
-
 def test_a_mistake_in_the_syntax_does_not_repeat_what_may_be_a_secret():
     assert "token" not in only("url: 'https://host/' token\n")[2]
 
@@ -307,30 +188,6 @@ def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
     key = line.split(":")[0]
     with contextlib.suppress(ConfigError):
         load_spec(GOOD.replace(line, f"{key}: {value}"))
-
-
-@pytest.mark.parametrize(
-    ("good", "changed", "field", "advice"),
-    [
-        ("exposure\n", "optimal\n", "monitors[0].correction", "is for a finite set"),
-        ("exposure\n", "mean\n", "monitors[0].correction", "about half of the queries"),
-        ("exposure\n", "none\n", "monitors[0].expected_queries", "is not used"),
-        ("cutoff: 10", "cutoff: 10\n    append: retry", "monitors[0].append", "without a series"),
-        ("cutoff: 10", "cutoff: 10\n    append: sweep", "monitors[0].append", "no further pass"),
-        ("threshold: 500", "threshold: 1001", "monitors[0].threshold", "above the upper bound"),
-        ("threshold: 500", "threshold: 0", "monitors[0].threshold", "every value"),
-        ("cutoff: 10", "cutoff: 10\n    threshold_noise: laplace", "monitors[0].threshold_noise", "no bound"),
-        ("cutoff: 10", "cutoff: 10\n    granularity: 3", "monitors[0].granularity", "rounds up to 3"),
-        ("topic: counts", "topic: counts\n    datasets: [w*]", "datasets[1]", "no monitor runs"),
-        ("exposure\n", "{exposure: {false_alerts: 11}}\n", "monitors[0].correction", "exceeds the cutoff 10"),
-        ("topic: counts", "topic: queries", "monitors[0].mute", "'week-1' has no period"),
-    ],
-)
-def test_what_is_allowed_but_may_not_be_meant_is_noted(good, changed, field, advice):
-    text = GOOD.replace(good, changed, 1)
-    if field == "datasets[1]":
-        text = text.replace("monitors:", "  - {name: other, limit: 1, unit: x}\nmonitors:")
-    assert advice in notes(text)[field]
 
 
 @pytest.mark.parametrize(
