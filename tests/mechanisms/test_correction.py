@@ -114,20 +114,10 @@ def test_the_default_split_at_cutoff_eight(correction, monotonic, general):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (lambda: Exposure(expected_queries=0, false_alerts=Fraction(1)), "expected_queries"),
-        (lambda: Exposure(expected_queries=1, false_alerts=Fraction(0)), "false_alerts"),
-        (lambda: Exposure(expected_queries=1, false_alerts=Fraction(1), attempts=0), "attempts"),
         (lambda: Annealed(start=Fraction(1), end=Fraction(2)), "end must be at most start"),
-        (lambda: Annealed(step=Fraction(0)), "step must be"),
-        (lambda: Annealed(upper=Fraction(-1)), "must be at least 0"),
         (lambda: Annealed(step=Fraction(1, 100)), "256 attempts"),
-        (lambda: Optimal(queries=0, cutoff=1), "queries must be"),
-        (lambda: Explicit(()), "corrections must be"),
-        (lambda: Explicit((2**48,)), "corrections must be"),
         (lambda: table(Annealed(), Fraction(2**46)), "2\\^48"),
-        (lambda: optimal_steps(0, Law(Noise.LAPLACE, Fraction(1))), "greater than 0"),
         (lambda: optimal_steps(1e60, Law(Noise.LAPLACE, Fraction(1, 2**45))), "2\\^48"),
-        (lambda: least_variance_split(0, monotonic=True), "cutoff"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(build, reason):

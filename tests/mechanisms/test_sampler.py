@@ -129,40 +129,35 @@ def boundary_words(rate, k):
     return divmod(int(exp(-rate * k) * 2**128), 2**64)
 
 
+def threshold_of(noise, rate, *words):
+    """Threshold noise from these words, all of which it reads or not."""
+    feed = iter(words)
+    drawn = draw_threshold(Law(noise, rate), lambda _: next(feed).to_bytes(8, "big"))
+    return drawn, list(feed)
+
+
 @pytest.mark.parametrize("k", [1, 2, 7, 40])
 @pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(1, 10), Fraction(7, 30)], ids=str)
 def test_a_word_on_a_cell_boundary_is_settled_by_further_bits(rate, k):
     word, following = boundary_words(rate, k)
     for refinement, expected in ((following - 1, k), (following + 1, k - 1), (0, k), (2**64 - 1, k - 1)):
         assert scripted(Noise.EXPONENTIAL, rate, [word] * 3, refinement) == [expected] * 3
+        assert threshold_of(Noise.EXPONENTIAL, rate, word, refinement) == (expected, [])
 
 
 @pytest.mark.parametrize("rate", RATES[:6], ids=str)
-def test_scripted_words_of_every_size_equal_the_reference(rate):
-    near = [
-        min(max(boundary_words(rate, k)[0] + step, 0), 2**64 - 1)
-        for k in (1, 3, 9)
-        for step in (-(2**14), -(2**10), -1, 1, 2**10, 2**14)
-        if rate * k < 40
-    ]
-    words = [*near, 0, 1, 2**20, 2**44 - 1, 2**44, 2**44 + 1, 2**63, 2**64 - 2, 2**64 - 1]
-    expected = [slow(Noise.EXPONENTIAL, [word] + [FURTHER] * 4, rate) for word in words]
-    assert scripted(Noise.EXPONENTIAL, rate, words, FURTHER) == expected
-
-
-@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 3), Fraction(1, 1000)], ids=str)
-def test_scripted_words_of_every_size_give_the_gumbel_reference(rate):
+@pytest.mark.parametrize("noise", [Noise.EXPONENTIAL, Noise.GUMBEL])
+def test_scripted_words_of_every_size_equal_the_reference(noise, rate):
     edge = sampler._MAX_FAST_GUMBEL_WORD
-    words = [0, 1, 2**20, 2**44 - 1, 2**44, 2**60, 2**63, edge, edge + 1, 2**64 - 2**20, 2**64 - 2, 2**64 - 1]
-    for k in (-3, -1, 0, 1, 4):  # words whose interval holds exp(-e^(-rate k)), where the draw changes
-        boundary = int(math.exp(-math.exp(-rate * k)) * 2**64)
-        words += [max(0, boundary + step) for step in (-(2**14), -1, 0, 1, 2**14)]
-    expected = [slow(Noise.GUMBEL, [word] + [FURTHER] * 4, rate) for word in words]
-    assert scripted(Noise.GUMBEL, rate, words, FURTHER) == expected
-    feed = (iter([word] + [FURTHER] * 4) for word in words)
-    assert [
-        draw_threshold(Law(Noise.GUMBEL, rate), lambda _, f=f: next(f).to_bytes(8, "big")) for f in feed
-    ] == expected
+    words = [0, 1, 2**20, 2**44 - 1, 2**44, 2**44 + 1, 2**60, 2**63, edge, edge + 1]
+    words += [2**64 - 2**20, 2**64 - 2, 2**64 - 1]
+    for k in (-3, -1, 0, 1, 3, 4, 9):  # words near those whose interval holds the end of a cell
+        chance = exp(-exp(min(-rate * k, Fraction(9)))) if noise is Noise.GUMBEL else exp(-rate * max(k, 0))
+        steps = (-(2**14), -(2**10), -1, 0, 1, 2**10, 2**14)
+        words += [min(max(int(chance * 2**64) + step, 0), 2**64 - 1) for step in steps]
+    expected = [slow(noise, [word] + [FURTHER] * 4, rate) for word in words]
+    assert scripted(noise, rate, words, FURTHER) == expected
+    assert [threshold_of(noise, rate, word, *[FURTHER] * 4)[0] for word in words] == expected
 
 
 def test_numpy_takes_logarithms_within_the_margin_that_the_proof_allows():
@@ -260,22 +255,10 @@ def test_a_key_of_another_length_is_refused_and_never_shown():
 
 
 @pytest.mark.parametrize("rate", RATES[:6], ids=str)
-def test_threshold_noise_from_scripted_entropy_equals_the_reference(rate):
+def test_laplace_threshold_noise_is_the_difference_of_two_draws(rate):
     words = [0x0F1E2D3C4B5A6978, 0xFEDCBA9876543210]
-    feed = iter(word.to_bytes(8, "big") for word in words)
-    drawn = draw_threshold(Law(Noise.LAPLACE, rate), lambda size: next(feed)[:size])
     up, down = (slow(Noise.EXPONENTIAL, [word] + [0] * 3, rate) for word in words)
-    assert drawn == up - down
-
-
-@pytest.mark.parametrize("k", [1, 7])
-@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 30)], ids=str)
-def test_threshold_noise_on_a_cell_boundary_takes_more_entropy(rate, k):
-    word, following = boundary_words(rate, k)
-    for refinement, expected in ((following - 1, k), (following + 1, k - 1)):
-        feed = iter([word.to_bytes(8, "big"), refinement.to_bytes(8, "big")])
-        assert draw_threshold(Law(Noise.EXPONENTIAL, rate), lambda _, feed=feed: next(feed)) == expected
-        assert next(feed, None) is None
+    assert threshold_of(Noise.LAPLACE, rate, *words) == (up - down, [])
 
 
 def test_threshold_noise_saturates_within_what_a_run_accepts():

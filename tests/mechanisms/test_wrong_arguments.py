@@ -119,7 +119,7 @@ OTHERS = {
 }
 
 NOT_A_NUMBER = [math.nan, math.inf, "many", "1/0", True, {1}, [1], 1j]
-FLAG = ["no", 1, None, {True}]
+FLAG = ["no", "False", 0, 1, None, {True}, np.True_]
 CHOICE = ["nothing", 3, None, ["laplace"]]
 NUMBER = [*NOT_A_NUMBER, -1]
 ABOVE = [*NUMBER, 0, None]
@@ -153,7 +153,7 @@ WRONG = {
     "tests": INTEGER,
     **dict.fromkeys(("threshold", "start", "correction"), ANY_SIGN),
     **{key: [*NOT_A_NUMBER, None] for key in ("start_scales", "end", "lower")},
-    "shares": [5, None, (), (2,), (1, 2, 1), (2, 2, 1), (2.5, 1), "21", {2, 1}],
+    "shares": [5, None, (), (2,), (1, 2, 1), (2, 4, 1), (2, 2, 1), (2.5, 1), "21", {2, 1}],
     "corrections": [5, None, (), [1], (1.5,), (2**48,), ("3",)],
     "levels": [5, None, [], [0.5, 0.5], [0.5, 0.25], [0, 0.5], [math.nan], "0.5", {0.5}],
     "quantile": [5, None, "0.5"],

@@ -160,6 +160,7 @@ def gaussian(
         as_published: Divide delta among the threshold and the c tops, as Liu et al. 2024 do, for comparison with their
             results. The delta of such a run is not proved, since bottoms are not counted.
     """
+    require_bool(as_published, "as_published")
     require(
         as_published == (tests is None),
         "delta is proved for a number of tests: pass tests. To divide delta among the tops instead, as published "
