@@ -12,7 +12,6 @@ from functools import cache
 
 import click
 import jsonschema
-import yaml
 from pydantic import BaseModel
 
 from stream_svt.cli import app
@@ -84,17 +83,16 @@ def problem_of_command(words: list[str], page: Code) -> str | None:
 def _is_missing(word: str) -> bool:
     """Whether a word looks like a file of the repository, and there is none."""
     place = word.partition("=")[2] if word.startswith("-") else word
-    written_by_make_secrets = "secrets/" in place
     looks = re.fullmatch(r"(?:deploy|docs|examples|tests|benchmarks|stream_svt)/[\w./*-]*", place)
-    return bool(looks) and not written_by_make_secrets and not list(ROOT.glob(place))
+    return bool(looks) and "secrets/" not in place and not list(ROOT.glob(place))  # make-secrets writes those
 
 
 def _problem_of_package(word: str) -> str | None:
-    extras = re.fullmatch(r"(?:\.|stream-svt)(?:\[([\w,-]+)\])?", word)
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    right = extras and all(extra in known for extra in (extras[1] or "").split(",") if extra)
-    right = right or word in {re.split("[<>=]", one)[0] for listed in known.values() for one in listed}
-    return None if right or word.startswith("-") else f"no package of this project: {word}"
+    ours = re.fullmatch(r"(?:\.|stream-svt)(?:\[([\w,-]+)\])?", word)
+    is_known = ours and {*(ours[1] or "dev").split(",")} <= known.keys()
+    is_known = is_known or word in {re.split("[<>=]", one)[0] for listed in known.values() for one in listed}
+    return None if is_known or word.startswith("-") else f"no package of this project: {word}"
 
 
 def _problem_of_script(words: list[str]) -> str | None:
@@ -103,36 +101,31 @@ def _problem_of_script(words: list[str]) -> str | None:
     names = [word for word in words[1:] if re.fullmatch("[a-z_]+", word)]
     if names and words[0] == "benchmarks/run" and not list(ROOT.glob(f"benchmarks/{names[0]}*")):
         return f"no benchmark {names[0]}"
-    if names[:1] == ["soak"] and len(names) > 1:
-        [known] = re.findall(r"soak NAME: (.*)\"", (ROOT / "tests/run").read_text())
-        return None if names[1] in re.findall(r"\w+", known) else f"no soak {names[1]}"
-    return None
+    [soak] = re.findall(r"soak NAME: (.*)\"", (ROOT / "tests/run").read_text())
+    wrong = names[:1] == ["soak"] and {*names[1:2]} - {*re.findall(r"\w+", soak)}
+    return f"no soak {names[1]}" if wrong else None
 
 
-def _problem_of_ours(words: list[str]) -> str | None:
-    command: click.Command = app
-    waiting: click.Option | None = None
-    for word in words:
-        placeholder = word.isupper() or word[0] in ".…<[{"
-        if waiting is not None:
-            option, waiting = waiting, None
-            try:
-                if not placeholder:
-                    option.type.convert(word, option, None)
-            except click.UsageError as error:
-                return f"{option.opts[0]}: {error.message}"
-        elif word.startswith("-") and word not in {"-", "--help"}:
-            name, equals, _ = word.partition("=")
-            found = [one for one in command.params if name in (*one.opts, *one.secondary_opts)]
-            if not found:
-                return f"{command.name} has no option {name}"
-            [option] = found
-            waiting = option if isinstance(option, click.Option) and not (option.is_flag or equals) else None
-        elif isinstance(command, click.Group) and not placeholder:
-            if word not in command.commands:
-                return f"stream-svt has no command {word}"
-            command = command.commands[word]
-    return None
+def _problem_of_ours(words: list[str], command: click.Command = app) -> str | None:
+    """Return the error of click's own parser, of a command with placeholders for some of its words."""
+    parser = command.make_parser(click.Context(command))
+    ends_with_option = words and words[-1] in parser._long_opt.keys() | parser._short_opt.keys()
+    try:
+        given, rest, _ = parser.parse_args([*words, *["X"] * bool(ends_with_option)])
+        for option in command.params:
+            value = given.get(option.name or "")
+            if isinstance(value, str) and not _is_placeholder(value):
+                option.type.convert(value, option, None)
+    except click.UsageError as error:
+        return error.format_message()
+    if not isinstance(command, click.Group) or not rest or _is_placeholder(rest[0]):
+        return None
+    inner = command.commands.get(rest[0])
+    return _problem_of_ours(rest[1:], inner) if inner else f"stream-svt has no command {rest[0]}"
+
+
+def _is_placeholder(word: str) -> bool:
+    return word.isupper() or word[:1] in set(".…<[{")
 
 
 # Documents
@@ -212,10 +205,10 @@ def _problem_of_span(code: Code) -> str | None:
     if _OURS.match(text) or _OTHERS.match(text):
         return next(filter(None, (problem_of_command(one, code) for one in commands(text))), None)
     if option := re.match(r"(--[a-z][a-z-]+)(?:[= ].*)?$", text):
-        return None if option[1] in _code() else f"no command has the option {option[1]}"
+        return None if option[1] in _names() else f"no command has the option {option[1]}"
     if re.fullmatch(r"stream_svt[_:][a-z_:]+", text):
-        name = re.sub(r"_(?:bucket|sum|count)$", "", text)
-        return None if {text, name} & _metrics() else f"there is no metric {text}"
+        names = {text, f"{text}_total", re.sub(r"_(?:bucket|sum|count)$", "", text)}
+        return None if names & _names() else f"there is no metric {text}"
     if name := re.match(r"stream_svt(?:\.\w+)+", text):
         return None if _imported(name[0]) else f"there is no {name[0]}"
     if text.startswith("{") and text.endswith("}") and '"' in text:
@@ -261,12 +254,10 @@ def _imported(name: str) -> bool:
 
 
 @cache
-def _metrics() -> set[str]:
-    found = {metric.name for metric in (*METRICS, *FORWARD_METRICS)}
-    for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
-        for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]:
-            found |= {rule["record"] for rule in group["rules"] if "record" in rule}
-    return found | {name.removesuffix("_total") for name in found}
+def _names() -> frozenset[str]:
+    """Return every word of the code, and every metric."""
+    metrics = (metric.name for metric in (*METRICS, *FORWARD_METRICS))
+    return frozenset([*re.findall(r"[\w:-]+", _code()), *metrics])
 
 
 @cache

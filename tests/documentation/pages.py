@@ -32,14 +32,12 @@ class Code:
     Attributes:
         line: That of its first text line, or where its paragraph begins; from 1.
         kind: "span", or the language of a block; a block without one is for the shell ("sh").
-        section: The heading that it stands under.
     """
 
     page: Path
     line: int
     kind: str
     text: str
-    section: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -61,24 +59,18 @@ def code_of(page: Path, text: str | None = None) -> tuple[Code, ...]:
     text = (ROOT / page).read_text(encoding="utf-8") if text is None else text
     if page.name == "CHANGELOG.md":  # what was released may speak of names that are gone
         text = "\n## ".join(text.split("\n## ")[:2])
-    found, section, line, heading = [], "", 0, False
+    found, line = [], 0
     for token in tokens(text):
         line = token.map[0] + 1 if token.map else line
-        section = token.content if heading else section
-        heading = token.type == "heading_open"
         if token.type in {"fence", "code_block"}:
             place = line + (token.type == "fence")
-            found.append(Code(page, place, token.info.strip() or "sh", token.content, section))
+            found.append(Code(page, place, token.info.strip() or "sh", token.content))
         elif token.type == "html_block" and re.search(r"<(?:pre|code)\b", token.content):
-            found.append(Code(page, line, "html", token.content, section))
+            found.append(Code(page, line, "html", token.content))
         inline = [child.content for child in token.children or () if child.type == "code_inline"]
-        found += [Code(page, line, "span", " ".join(content.split()), section) for content in inline]
+        found += [Code(page, line, "span", " ".join(content.split())) for content in inline]
     return tuple(found)
 
 
 def blocks(page: Path) -> list[Code]:
     return [code for code in code_of(page) if code.kind != "span"]
-
-
-def spans(page: Path) -> list[Code]:
-    return [code for code in code_of(page) if code.kind == "span"]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from stream_svt.cli import app
 from tests.documentation.checks import commands, problem
-from tests.documentation.pages import PAGES, ROOT, Code, blocks, code_of, spans
+from tests.documentation.pages import PAGES, ROOT, Code, blocks, code_of
 
 PAGE = Path("docs/operations.md")
 PROGRAMS = [
@@ -65,24 +65,24 @@ def test_blocks_of_text_stand_where_a_test_compares_them():
 # What is wrong is found
 
 
-def test_every_form_of_code_is_found_with_its_line_section_and_name():
+def test_every_form_of_code_is_found_with_its_line_and_name():
     text = (
         "# Title\n\nSay `a b` and\n\n    indented\n\n- a list:\n\n  ```yaml\n  in: a list\n  ```\n\n"
         "```python\n# named.py\nprint()\n```\n\n## Other\n\n| a |\n| --- |\n| `c` |\n\n<pre>d</pre>\n"
     )
     found = code_of(PAGE, text)
-    assert [(code.line, code.kind, code.section) for code in found] == [
-        (3, "span", "Title"),
-        (5, "sh", "Title"),
-        (10, "yaml", "Title"),
-        (14, "python", "Title"),
-        (22, "span", "Other"),
-        (24, "html", "Other"),
+    assert [(code.line, code.kind) for code in found] == [
+        (3, "span"),
+        (5, "sh"),
+        (10, "yaml"),
+        (14, "python"),
+        (22, "span"),
+        (24, "html"),
     ]
     assert [code.name for code in found if code.name] == ["named.py"]
     assert problem(found[-1])
     assert sum(len(blocks(page)) for page in PAGES) > 30
-    assert sum(len(spans(page)) for page in PAGES) > 300
+    assert sum(len(code_of(page)) for page in PAGES) > 330
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_every_command_of_a_block_is_seen(text, programs):
         ("sql", "SELECT 1;", "no rule covers"),
         ("sh", "cat a | rm_everything", "no rule knows"),
         ("sh", "echo 'not closed", "quotation"),
-        ("sh", "stream-svt schema --pretty", "no option --pretty"),
+        ("sh", "stream-svt schema --pretty", "No such option: --pretty"),
         ("sh", "stream-svt wach -c FILE", "no command wach"),
         ("sh", "stream-svt run -c FILE --log-level loud", "--log-level"),
         ("sh", "python nowhere.py", "shows no file"),
@@ -120,7 +120,7 @@ def test_every_command_of_a_block_is_seen(text, programs):
         ("yaml", "topic: a\ndestinations: [{name: b, webhok: {}}]", "webhok"),
         ("json", '{"id": "q", "value": 1, "serie": "x"}', "serie"),
         ("json", '{"specversion": "1.0"}', "no message"),
-        ("span", "stream-svt watch --frm-beginning", "no option"),
+        ("span", "stream-svt watch --frm-beginning", "No such option"),
         ("span", "--frm-beginning", "no command has"),
         ("span", "stream_svt_nothing_total", "no metric"),
         ("span", "stream_svt.mechanisms.nothing", "there is no"),
