@@ -6,9 +6,9 @@ model to the rules on some of them.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from deploy.prometheus.budget_rules import (
     WINDOWS,
 )
 from stream_svt.planning.budget import exhaustion
+from tests.support.prometheus import tool
 
 WEEK = next(one for one in CLASSES if one.name == "week")
 
@@ -109,16 +110,14 @@ def test_a_budget_that_burns_raises_one_while_much_is_left(runs: int, pace: floa
     assert np.mean(found < by) >= 0.95
 
 
-def promtool(program: str, path, scene: dict) -> str:
-    """Run one scene over a dataset meant for a week; what concerns other horizons is left out, for time's sake."""
+def held_to_the_rules(program: str, directory: Path, scene: dict) -> None:
+    """Play a scene of a dataset meant for a week, without the rules that concern other horizons, for time's sake."""
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     chosen = [rule for rule in group["rules"] if rule.get("labels", {}).get("horizon", "week") == "week"]
-    rules = path.with_name("rules.yml")
-    rules.write_text(yaml.safe_dump({"groups": [group | {"rules": chosen}]}))
-    tests = {"rule_files": [str(rules)], "evaluation_interval": scene["interval"], "tests": [scene]}
-    path.write_text(yaml.safe_dump(tests))
-    done = subprocess.run([program, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    (directory / "rules.yml").write_text(yaml.safe_dump({"groups": [group | {"rules": chosen}]}))
+    tests = {"rule_files": ["rules.yml"], "evaluation_interval": scene["interval"], "tests": [scene]}
+    (directory / "scene.yml").write_text(yaml.safe_dump(tests))
+    tool(program, "test", "rules", directory / "scene.yml")
 
 
 def scene_of(interval: str, share: np.ndarray, looks: list[dict]) -> dict:
@@ -161,7 +160,7 @@ def test_the_model_raises_the_alarms_that_the_rules_raise(debian_program, tmp_pa
         for step, value in zip(looks.tolist(), alarm.tolist(), strict=True)
     ]
     scene = scene_of(f"{WEEK.occasion}s", share, asked)
-    assert promtool(debian_program("promtool"), tmp_path / "alarms.yml", scene) == ""
+    held_to_the_rules(debian_program("promtool"), tmp_path, scene)
 
 
 @pytest.mark.debian
@@ -191,7 +190,7 @@ def test_the_end_of_a_budget_is_that_of_the_status_page(payments, debian_program
         for bound, end in ends.items()
     ]
     scene = scene_of("5m", share, asked)
-    assert promtool(debian_program("promtool"), tmp_path / "end.yml", scene) == ""
+    held_to_the_rules(debian_program("promtool"), tmp_path, scene)
 
 
 @pytest.mark.debian
@@ -199,7 +198,7 @@ def test_of_fewer_payments_no_end_is_said(debian_program, tmp_path) -> None:
     share = np.repeat(np.arange(LEAST_PAYMENTS), 10) / 100
     asked = {"expr": "stream_svt:budget_exhaustion:seconds", "eval_time": f"{len(share) - 1}m"}
     scene = scene_of("1m", share, [asked | {"exp_samples": []}])
-    assert promtool(debian_program("promtool"), tmp_path / "few.yml", scene) == ""
+    held_to_the_rules(debian_program("promtool"), tmp_path, scene)
 
 
 def test_every_horizon_falls_into_one_class_whose_windows_are_shares_of_it() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,21 +27,18 @@ KINDS = {metric.name: metric.kind for metric in (*SERVICE, *FORWARDING)}
 
 
 def layout_problems(dashboard: Mapping[str, Any]) -> list[str]:
-    found, taken = [], {}
-    for panel in dashboard["panels"]:
-        name, place = panel["title"], panel["gridPos"]
-        if place["x"] + place["w"] > 24:
-            found.append(f"{name!r} reaches beyond the right edge")
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                if (x, y) in taken:
-                    found.append(f"{name!r} lies over {taken[x, y]!r}")
-                taken[x, y] = name
-    bottom = max(y for _, y in taken) + 1
-    holes = [(x, y) for y in range(bottom) for x in range(24) if (x, y) not in taken]
-    if holes:
-        found.append(f"there are holes, the first at {holes[0]}")
-    return list(dict.fromkeys(found))
+    """Return places of the grid that no panel or several take; panels are rectangles of a grid 24 wide."""
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    taken = Counter(
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    )
+    wanted = Counter(product(range(24), range(max(place["y"] + place["h"] for place in places))))
+    return [
+        f"taken {taken[place]} times: {place}" for place in taken | wanted if taken[place] != wanted[place]
+    ]
 
 
 def panel_problems(dashboard: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.worker.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
-from tests.support.prometheus import Alertmanager
+from tests.support.prometheus import Alertmanager, tool
 
 TOP = Path(__file__).parents[2]
 HERE = TOP / "deploy" / "prometheus"
@@ -93,10 +92,6 @@ def problems(expr: str) -> list[str]:
     return found
 
 
-def promtool(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
 def test_every_name_label_and_word_in_the_rules_exists() -> None:
     for path, rule in ALL_RULES:
         assert problems(rule["expr"]) == [], f"{path.name}: {rule.get('record') or rule.get('alert')}"
@@ -104,17 +99,14 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
 
 @pytest.mark.debian
 def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program) -> None:
-    program = debian_program("promtool")
-    for command in (["rules", "--lint-fatal", *RULE_FILES], ["config", HERE / "prometheus.yml"]):
-        done = promtool(program, "check", *command)
-        assert done.returncode == 0, done.stdout + done.stderr
+    tool(debian_program("promtool"), "check", "rules", "--lint-fatal", *RULE_FILES)
+    tool(debian_program("promtool"), "check", "config", HERE / "prometheus.yml")
 
 
 @pytest.mark.debian
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
 def test_the_rules_own_tests_pass(path, debian_program) -> None:
-    done = promtool(debian_program("promtool"), "test", "rules", path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    tool(debian_program("promtool"), "test", "rules", path)
 
 
 def expectations() -> dict[str, list[bool]]:
@@ -169,13 +161,10 @@ def test_the_budget_rules_are_those_of_the_program_that_makes_them() -> None:
 @pytest.mark.debian
 def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program) -> None:
     amtool, config = debian_program("amtool"), HERE / "alertmanager.yml"
-    done = promtool(amtool, "check-config", config)
-    assert done.returncode == 0, done.stdout + done.stderr
+    tool(amtool, "check-config", config)
     for severity, receiver in (("page", "pages"), ("ticket", "tickets")):
-        routed = promtool(
-            amtool, "config", "routes", "test", f"--config.file={config}", f"severity={severity}"
-        )
-        assert routed.stdout.strip() == receiver
+        route = "config", "routes", "test", f"--config.file={config}", f"severity={severity}"
+        assert tool(amtool, *route).strip() == receiver
 
 
 @pytest.mark.debian
@@ -193,8 +182,7 @@ def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
     with Alertmanager(program, HERE / "alertmanager.yml", tmp_path) as alertmanager:
         for name, application, dataset in told:
             labels = (f"alertname={name}", f"application={application}", f"dataset={dataset}")
-            done = promtool(amtool, "alert", "add", f"--alertmanager.url={alertmanager.url}", *labels)
-            assert done.returncode == 0, done.stderr
+            tool(amtool, "alert", "add", f"--alertmanager.url={alertmanager.url}", *labels)
         end = time.monotonic() + 20
         quiet: set[tuple[str, ...]] = set()
         while len(quiet) < 2 and time.monotonic() < end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -14,6 +15,13 @@ from typing import Any, Self
 from tests.support.process import Process, free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
+
+
+def tool(program: str, *arguments: str | Path) -> str:
+    """Run promtool or amtool to success, and return what it prints."""
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 class Daemon(Process):
