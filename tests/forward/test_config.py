@@ -58,12 +58,15 @@ def test_every_key_is_read(directory):
     config = loaded(directory, EVERYTHING)
     pager, tickets = config.destinations
     assert (config.topic, config.park_topic) == ("retail.alerts", "retail.refused")
-    assert pager.urls == ("http://127.0.0.1:9093/am/api/v2/alerts", "http://127.0.0.1:9094/api/v2/alerts")
+    assert pager.config.urls == (
+        "http://127.0.0.1:9093/am/api/v2/alerts",
+        "http://127.0.0.1:9094/api/v2/alerts",
+    )
     assert (pager.group, tickets.group) == ("onward.pager", "onward.tickets")
     assert pager.config.types == ("alert", "monitor.exhausted")
-    assert tickets.urls == ("https://hooks.example/alerts",)
-    assert tickets.keys == (KEY, OLD_KEY)
-    assert tickets.authorization == "Bearer abc"
+    assert tickets.config.urls == ("https://hooks.example/alerts",)
+    assert tickets.config.keys == (KEY, OLD_KEY)
+    assert tickets.config.authorization == "Bearer abc"
     assert config.notes == ()
     assert config.parks
 
@@ -109,7 +112,7 @@ LABELS = "alertmanager: {urls: ['http://a'], labels: {%s}}"
         (URL, "url: 'https://[example.org/'", "expected an address such as https://", False),
         (f"{URL},", "", "or url_file is required, and only one of them", False),
         (URL, "url_file: torn", "file 'torn': expected an address such as https://", False),
-        ("[hook.key]", "[hook.key, old.key, token]", "at most 2 in the list", True),
+        ("[hook.key]", "[hook.key, old.key, hook.key]", "at most 2 in the list", True),
         ("[hook.key]", '["hook\\0"]', "must not contain a NUL character", False),
         ("[hook.key]", "[missing]", "cannot read 'missing': No such file", False),
         ("name: hook,", "name: hook, types: [alerts],", "did you mean 'alert'?", False),
