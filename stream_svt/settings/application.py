@@ -226,23 +226,26 @@ def _datasets(
 
 def _pattern_problems(where: Where, datasets: _Datasets, generators: Mapping[int, Generator]) -> Found:
     """Yield declared names that a generator would produce in some period: both would use one ledger."""
-    patterns = dict.fromkeys(
+    declared = dict.fromkeys(
         (one.terms.pattern, index) for one, index in datasets.values() if one.terms.pattern
     )
+    patterns = [(pattern, at, where(("datasets", at), "").line) for pattern, at in declared]
     seen: set[int] = set()
     for dataset, index in datasets.values():
-        for pattern, other in patterns if index not in seen else ():
-            message, line = f"dataset {quote(dataset.name)}", where(("datasets", other), "").line
-            if pattern != dataset.terms.pattern:
-                if period_end(pattern, dataset.name) is None:
-                    continue
-                message += f" has a name of generator {quote(pattern)} at line {line}: rename one of them"
-            elif index != other and other in generators and generators[other].find(dataset.name):
-                message += f" is declared at line {line}, too, which has no until: add one"
+        for pattern, other, line in patterns if index not in seen else ():
+            if pattern != dataset.terms.pattern and period_end(pattern, dataset.name) is not None:
+                wrong = f"has a name of generator {quote(pattern)} at line {line}: rename one of them"
+            elif (
+                pattern == dataset.terms.pattern
+                and index != other
+                and other in generators
+                and generators[other].find(dataset.name) is not None
+            ):
+                wrong = f"is declared at line {line}, too, which has no until: add one"
             else:
                 continue
             seen.add(index)
-            yield ("datasets", index), message
+            yield ("datasets", index), f"dataset {quote(dataset.name)} {wrong}"
             break
 
 
