@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, Kind, as_text, to_loss, to_units
+from stream_svt.privacy.loss import KINDS, as_text
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     Balance,
@@ -43,6 +43,7 @@ _LAST_PERIOD_MS = 253_402_300_800_000
 """End of the year 9999."""
 
 _Whole = Annotated[int, Meta(ge=0, le=2**62)]
+_Units = Annotated[int, Meta(ge=0, le=MAX_UNITS)]
 _Time = Annotated[int, Meta(ge=0, le=fields.LAST_MS)]
 _Ends = Annotated[
     list[tuple[str, Annotated[int, Meta(ge=-1, le=fields.LAST_MS)]]],
@@ -68,9 +69,9 @@ class _DatasetLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     name: str
     unit: str
     measure: Literal["epsilon", "rho"]
-    declared: str
-    limit: str
-    spent: str
+    declared: _Units
+    limit: _Units
+    spent: _Units
 
 
 class _ShardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="line", tag="positions"):
@@ -143,7 +144,7 @@ class Carried(_Origin, frozen=True, dict=True):
     def _content(self) -> Iterator[str]:
         yield _encoded(_Head(**{name: getattr(self, name) for name in _Origin.__struct_fields__}))
         for name, one in sorted(self.datasets.items()):
-            amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
+            amounts = (one.declared, one.limit, one.spent)
             yield _encoded(_DatasetLine(name, one.unit, one.kind.measure, *amounts))
         for shard, monitors in sorted(self.positions.items()):
             yield _encoded(_ShardLine(shard, monitors))
@@ -324,21 +325,8 @@ def _balance(line: _DatasetLine, number: int, known: Container[str]) -> Balance:
     try:
         if fields.dataset_name(line.name) in known:
             raise ValueError("a dataset occurs twice")
-        kind = KINDS[line.measure]
-        declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
-        if not (0 <= spent <= limit <= MAX_UNITS and 0 < declared <= limit):
-            most = as_text(MAX_UNITS, kind)
-            raise ValueError(f"expected 0 <= spent <= limit and 0 < declared <= limit <= {most}")
+        if not (line.spent <= line.limit and 0 < line.declared <= line.limit):
+            raise ValueError("expected spent <= limit and 0 < declared <= limit")
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
-    return Balance(line.unit, kind, declared, limit, spent)
-
-
-@lru_cache(maxsize=10_000)
-def _units(text: str, kind: Kind) -> int:
-    """Return an amount in ledger units; cached, because most datasets have the same amounts."""
-    amount = exact(text)
-    units = to_units(amount, kind)
-    if to_loss(units, kind) != amount:
-        raise ValueError(f"{text} has more digits than a ledger stores")
-    return units
+    return Balance(line.unit, KINDS[line.measure], line.declared, line.limit, line.spent)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings import fields
-from stream_svt.settings.document import Found, Strict, consistent, quote
+from stream_svt.settings.document import Found, Strict, Used, consistent, quote, unused
 
 MAX_DATASETS = 1_000_000
 DAY_MS = 86_400_000
@@ -199,6 +199,7 @@ class Generator:
 
 
 _FORMS = ("name", "names", "file", "generate")
+_GENERATED = Used("generate")
 
 
 def generator_pattern(value: object) -> str:
@@ -253,11 +254,11 @@ class DatasetDeclaration(Strict):
     generate: Annotated[str, BeforeValidator(generator_pattern)] | None = None
     """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as
     well, one per name and period. Only for privacy units within one period (an event, a user's day)."""
-    from_: fields.Day | None = Field(default=None, alias="from")
+    from_: Annotated[fields.Day | None, _GENERATED] = Field(default=None, alias="from")
     """First day generated (UTC); for weeks, a Monday."""
-    until: fields.Day | None = None
+    until: Annotated[fields.Day | None, _GENERATED] = None
     """First day that is not generated (UTC); for weeks, a Monday. Default: no end."""
-    lateness: fields.DurationOrZero = 0
+    lateness: Annotated[fields.DurationOrZero, _GENERATED] = 0
     """Time after the end of its period during which a dataset accepts queries, on the broker's clock. Default 0."""
     new: bool = False
     """With carried_over: the predecessor never had these datasets. Required if its alerts have gaps. Default
@@ -280,9 +281,7 @@ class DatasetDeclaration(Strict):
         elif self.generate is not None:
             yield from self._period_problems(self.generate)
         else:
-            for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness)):
-                if value:
-                    yield key, "is for generated datasets only: remove it, or use generate"
+            yield from unused(self)
 
     def _period_problems(self, pattern: str) -> Found:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -113,6 +113,30 @@ def consistent(problems: Callable[[Any], Found]) -> Any:  # noqa: ANN401  as of 
         return model
 
     return model_validator(mode="after")(check)
+
+
+class Used(NamedTuple):
+    """Annotation of a key that is used where another key is set, or has some values; it may be required there."""
+
+    key: str
+    values: tuple[str, ...] = ()
+    required: bool = False
+
+
+def unused(model: BaseModel) -> Found:
+    """Yield keys that are set where they are not `Used`, and keys that are not set where they are required."""
+    for name, info in type(model).model_fields.items():
+        for rule in (one for one in info.metadata if isinstance(one, Used)):
+            value, is_set = getattr(model, rule.key), bool(getattr(model, name))
+            is_used = value in rule.values if rule.values else value is not None
+            if is_set and not is_used:
+                words = f"{rule.key} {' or '.join(rule.values)}".rstrip()
+                yield info.alias or name, f"is used with {words} only: remove it, or set that"
+            elif rule.required and is_used and not is_set:
+                yield (
+                    info.alias or name,
+                    f"is required with {rule.key} {value if rule.values else ''}".rstrip(),
+                )
 
 
 def path_of(at: KeyPath | str) -> KeyPath:

@@ -314,6 +314,10 @@ FirstLine = Annotated[Named[str], Outside("first_line")]
 SecretFile = Annotated[Named[Path], Outside("secret_file")]
 KeyFile = Annotated[Named[bytes], Outside("key")]
 Authorities = Annotated[Named[Path], Outside("authorities")]
+Certificate = Annotated[Named[Path], Outside("certificate")]
+PrivateKey = Annotated[Named[Path], Outside("private_key")]
+Program = Annotated[Named[Path], Outside("directory", Argv)]
+"""Holds the directory where it is started."""
 
 
 def held_by(*named: Named[Held] | None) -> list[Held | None]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -22,7 +21,7 @@ from stream_svt import plain_text
 from stream_svt.settings import fields
 from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.document import Found, Strict, consistent, quote
+from stream_svt.settings.document import Found, Strict, Used, consistent, quote, unused
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -43,15 +42,14 @@ _LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 Servers = Annotated[tuple[str, ...], fields.Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
 
 
-_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = {
-    "username": _PASSWORD,
-    "password_file": _PASSWORD,
-    "oauth_": ("OAUTHBEARER",),
-    "aws_region": ("AWS_MSK_IAM",),
-}
-"""The SASL mechanisms that use a key, by the beginning of its name."""
-_REQUIRED = ("username", "password_file", "aws_region")
+_TLS = Used("security_protocol", ("SSL", "SASL_SSL"))
+_SASL = Used("security_protocol", ("SASL_PLAINTEXT", "SASL_SSL"), required=True)
+_PASSWORD = Used("sasl_mechanism", ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), required=True)
+_OAUTH = Used("sasl_mechanism", ("OAUTHBEARER",))
+_MSK = Used("sasl_mechanism", ("AWS_MSK_IAM",), required=True)
+_ENDPOINT = Used("oauth_token_url")
+_CLIENT = Used("oauth_token_url", required=True)
+_KEY, _CERTIFICATE = Used("private_key_file", required=True), Used("certificate_file", required=True)
 
 
 def _extensions(found: dict[str, str]) -> dict[str, str]:
@@ -68,39 +66,39 @@ class KafkaConfig(Strict):
     """Brokers for the first connection: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """Protocol of connections. Default PLAINTEXT, for brokers on this machine."""
-    sasl_mechanism: (
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
-    ) = None
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None, _SASL
+    ] = None
     """Kind of login, with the SASL protocols; AWS_MSK_IAM needs the extra `msk`. Default: none."""
-    username: fields.Text | None = None
+    username: Annotated[fields.Text | None, _PASSWORD] = None
     """User name; with PLAIN and SCRAM. Default: none."""
-    password_file: fields.FirstLine | None = None
+    password_file: Annotated[fields.FirstLine | None, _PASSWORD] = None
     """File whose first line is the password; with PLAIN and SCRAM. Default: none."""
-    oauth_token_command: Annotated[fields.Named[Path], fields.Outside("directory", fields.Argv)] | None = None
+    oauth_token_command: Annotated[fields.Program | None, _OAUTH] = None
     """Program with its arguments, without a shell, that prints an access token, or JSON with access_token and
     expires_in; with OAUTHBEARER. Default: none."""
-    oauth_token_url: fields.Url | None = None
+    oauth_token_url: Annotated[fields.Url | None, _OAUTH] = None
     """Instead of oauth_token_command: token endpoint, asked with OAuth 2 client credentials. Default: none."""
-    oauth_client_id: fields.Text | None = None
+    oauth_client_id: Annotated[fields.Text | None, _CLIENT] = None
     """Client id at the token endpoint. Default: none."""
-    oauth_client_secret_file: fields.SecretFile | None = None
+    oauth_client_secret_file: Annotated[fields.SecretFile | None, _CLIENT] = None
     """File whose first line is the client secret; read for each token. Default: none."""
-    oauth_scope: fields.Text | None = None
+    oauth_scope: Annotated[fields.Text | None, _ENDPOINT] = None
     """Scopes for the token endpoint, with spaces. Default: none."""
-    oauth_ca_file: fields.Authorities | None = None
+    oauth_ca_file: Annotated[fields.Authorities | None, _ENDPOINT] = None
     """PEM file of the certificate authorities for the token endpoint. Default: those of the system."""
-    oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions)] = Field({})
+    oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions), _OAUTH] = Field({})
     """SASL extensions of the brokers, such as {logicalCluster: lkc-1, identityPoolId: pool-1}; with OAUTHBEARER.
     Default: none."""
-    aws_region: Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None = None
+    aws_region: Annotated[Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None, _MSK] = None
     """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM and the credentials that AWS's SDK finds. Default:
     none."""
-    ca_file: fields.Authorities | None = None
+    ca_file: Annotated[fields.Authorities | None, _TLS] = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
-    certificate_file: Annotated[fields.Named[Path], fields.Outside("certificate")] | None = None
+    certificate_file: Annotated[fields.Certificate | None, _TLS, _KEY] = None
     """PEM file of this client's certificate with its intermediate ones; with the SSL protocols. Default: none."""
-    private_key_file: Annotated[fields.Named[Path], fields.Outside("private_key")] | None = None
+    private_key_file: Annotated[fields.PrivateKey | None, _TLS, _CERTIFICATE] = None
     """PEM file of the certificate's private key, not encrypted. Default: none."""
     session_timeout: fields.Duration = 6000
     """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
@@ -130,43 +128,16 @@ class KafkaConfig(Strict):
         return self.security_protocol.endswith("SSL")
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
-        useless = f"is not used with security_protocol {self.security_protocol}: remove it, or use"
-        required = f"is required with security_protocol {self.security_protocol}"
-        authenticates = self.security_protocol.startswith("SASL")
-        if (self.sasl_mechanism is not None) is not authenticates:
-            yield "sasl_mechanism", required if authenticates else f"{useless} SASL_SSL"
-        yield from self._login_problems()
-        for name in ("ca_file", "certificate_file", "private_key_file"):
-            if getattr(self, name) is not None and not self.encrypts:
-                yield name, f"{useless} SSL or SASL_SSL"
-        if (self.certificate_file is None) is not (self.private_key_file is None):
-            yield "certificate_file", "a certificate_file and a private_key_file are required together"
+    def _problems(self) -> Found:
+        yield from unused(self)
+        if self.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
+            yield "sasl_mechanism", "AWS_MSK_IAM needs the extra 'msk': pip install 'stream-svt[msk]'"
+        is_oauth = self.sasl_mechanism == "OAUTHBEARER"
+        if is_oauth and (self.oauth_token_command is None) is (self.oauth_token_url is None):
+            yield "oauth_token_url", "or oauth_token_command is required, and only one of them"
         if 3 * self.heartbeat_interval > self.session_timeout:
             longest = fields.duration_text(self.session_timeout // 3)
             yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"
-
-    def _login_problems(self) -> Iterator[tuple[str, str]]:
-        mechanism = self.sasl_mechanism
-        used = {name: key for key in _MECHANISMS for name in type(self).model_fields if name.startswith(key)}
-        for name, key in used.items():
-            users = _MECHANISMS[key]
-            is_set = bool(getattr(self, name))
-            if is_set and mechanism not in users:
-                yield name, f"is used with sasl_mechanism {' or '.join(users)} only: remove it, or set that"
-            elif mechanism in users and name in _REQUIRED and not is_set:
-                yield name, f"is required with sasl_mechanism {mechanism}"
-        if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
-            yield "sasl_mechanism", "AWS_MSK_IAM needs the extra 'msk': pip install 'stream-svt[msk]'"
-        if mechanism == "OAUTHBEARER":
-            if (self.oauth_token_command is None) is (self.oauth_token_url is None):
-                yield "oauth_token_url", "or oauth_token_command is required, and only one of them"
-            for name in ("oauth_client_id", "oauth_client_secret_file"):
-                if self.oauth_token_url is not None and getattr(self, name) is None:
-                    yield name, "is required with oauth_token_url"
-            for name in ("oauth_client_id", "oauth_client_secret_file", "oauth_scope", "oauth_ca_file"):
-                if self.oauth_token_command is not None and getattr(self, name) is not None:
-                    yield name, "is not used with oauth_token_command: remove it"
 
 
 Partitioner = Literal["murmur2", "crc32"]
@@ -289,17 +260,16 @@ class SchemaRegistryConfig(Strict):
 
     url: Annotated[str, Field(strict=True), AfterValidator(_registry)] | None = None
     """Address, http or https, without a user name; required by a monitor with `format: avro`. Default: none."""
-    username: fields.Text | None = None
+    username: Annotated[fields.Text | None, Used("password_file", required=True)] = None
     """User name. Default: none."""
-    password_file: fields.FirstLine | None = None
+    password_file: Annotated[fields.FirstLine | None, Used("username", required=True)] = None
     """File whose first line is the password. Default: none."""
     ca_file: fields.Authorities | None = None
     """PEM file of the certificate authorities for the registry. Default: those of the system."""
 
     @consistent
-    def _problems(self) -> Iterator[tuple[str, str]]:
-        if (self.username is None) is not (self.password_file is None):
-            yield "username", "a username and a password_file are required together"
+    def _problems(self) -> Found:
+        yield from unused(self)
 
 
 class WebConfig(Strict):

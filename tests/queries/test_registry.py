@@ -120,7 +120,7 @@ def test_what_a_worker_lacks_is_found_before_it_joins():
         ("{}", "monitors[0].record.format", "set schema_registry.url"),
         ("{url: registry:8081}", "schema_registry.url", "expected an address"),
         ("{url: 'http://me:word@registry'}", "schema_registry.url", "expected an address"),
-        ("{url: 'http://r', username: me}", "schema_registry.username", "required together"),
+        ("{url: 'http://r', username: me}", "schema_registry.username", "is used with password_file only"),
         ("{url: 'http://r', username: me, password_file: gone}", "schema_registry.password_file", "cannot read"),
         ("{url: 'https://r', ca_file: gone}", "schema_registry.ca_file", "cannot read"),
     ],
