@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-FIGURES = ("opening", "loop_lag", "isolation", "retry", "restore")
+FIGURES = ("opening", "loop_lag", "isolation", "retry", "restore", "idle")
 
 
 def main() -> int:

@@ -296,11 +296,13 @@ class Cluster:
         *,
         reset: str = "earliest",
         fetch_wait_ms: int = 100,
+        longest_wait_ms: int = 0,
         fetch_bytes: int = LOG_FETCH,
     ) -> AIOKafkaConsumer:
         """Return a consumer without a group; ``reset`` is its policy for deleted offsets.
 
         A fetch waits ``fetch_wait_ms`` at the broker for new records; other requests queue behind it.
+        ``longest_wait_ms`` is the longest wait that is set later: requests time out so much later.
         """
         return self.consumer(
             "-reader",
@@ -310,7 +312,7 @@ class Cluster:
             fetch_max_wait_ms=fetch_wait_ms,
             max_partition_fetch_bytes=fetch_bytes,
             consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
-            request_timeout_ms=self.config.request_timeout,
+            request_timeout_ms=self.config.request_timeout + longest_wait_ms,
         )
 
     def producer(self, transactional_id: str) -> TransactionalProducer:

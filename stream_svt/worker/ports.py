@@ -56,8 +56,9 @@ from stream_svt.worker.event_loop import pause, wait_first
 
 LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits at the brokers: the end offset is known, so no record is awaited."""
-FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
-"""Milliseconds that a fetch waits at the brokers, and after an empty one; a resumed partition waits for its end."""
+FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 10_000
+"""Milliseconds that a fetch waits at the brokers, and after an empty one that read every partition: a partition that is
+resumed waits for the fetch to end."""
 UNREAD_WAIT = 2.0
 """Seconds that records of one topic may be unread before the shard's other topics are fetched without it."""
 MISSING_TIMEOUT = 1.0
@@ -376,7 +377,8 @@ class ShardFeed:
                 break
         if failures and not taken and not interruption.done():
             raise next(iter(failures.values()))
-        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if taken else int(IDLE_WAIT_MS * self._spread))
+        idle = not taken and len(self._reading) == len(self._next)
+        aiokafka_fixes.set_fetch_wait(client, int(IDLE_WAIT_MS * self._spread) if idle else FETCH_WAIT_MS)
         if not taken:
             self._check_topics(partitions)
         positions = {partition: await client.position(partition) for partition in partitions}
@@ -500,7 +502,9 @@ class ShardFeed:
         doing = f"shard {self.shard}: starting the consumer of its topics"
         await pause()  # making a client takes milliseconds, and 64 shards may do so at once
         fetched = kafka.QUERY_FETCH
-        client = self.cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS, fetch_bytes=fetched)
+        client = self.cluster.reader(
+            reset="none", fetch_wait_ms=FETCH_WAIT_MS, longest_wait_ms=IDLE_WAIT_MS, fetch_bytes=fetched
+        )
         try:
             async with kafka.deadline(kafka.START_DEADLINE, doing):
                 await client.start()
