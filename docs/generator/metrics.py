@@ -47,7 +47,7 @@ def _windows() -> str:
 
 
 def _alerts() -> str:
-    """Return the alerts by severity, each with how long its condition must hold."""
+    """Return the alerts by severity."""
     rules: list[dict[str, Any]] = [
         rule
         for group in yaml.load(_ALERTS.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
@@ -55,8 +55,7 @@ def _alerts() -> str:
     ]
     lines: dict[str, list[str]] = {}
     for rule in rules:
-        waits = f" ({rule['for']})" if "for" in rule else ""
-        link = f"[{rule['alert']}](#{rule['alert'].lower()}){waits}"
+        link = f"[{rule['alert']}](#{rule['alert'].lower()})"
         lines.setdefault(rule["labels"]["severity"], []).append(link)
     return "\n".join(f"- **{severity}**: {', '.join(links)}" for severity, links in lines.items())
 
