@@ -70,7 +70,7 @@ class AlertmanagerConfig(Strict):
     urls: Annotated[tuple[Url, ...], Field(min_length=1)]
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
-    """Time from the delivery of an alert to its end in Alertmanager. Default 1h."""
+    """Time from the delivery of an alert until it ends in Alertmanager. Default 1h."""
     renew: Annotated[Duration, Field(ge=1000)] = 60_000
     """Interval at which standing alerts are posted again; they expire after five intervals. Default 1m."""
     labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
@@ -83,7 +83,7 @@ class WebhookConfig(Strict):
     url: Url | None = None
     """Address of the receiver. Either this or url_file."""
     url_file: FirstLine | None = None
-    """File whose first line is the address, if that is a secret."""
+    """File whose first line is the address, if the address is a secret."""
     key_files: Annotated[tuple[KeyFile, ...], Field(max_length=2)] = ()
     """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request has both signatures,
     to replace a key. Default: not signed."""
@@ -119,7 +119,7 @@ class DestinationConfig(Strict):
     """One receiver and the events that it gets. Destinations do not wait for one another."""
 
     name: Name
-    """Names its consumer group, its metrics and its log lines."""
+    """Name of the destination in its consumer group, metrics and log lines."""
     alertmanager: AlertmanagerConfig | None = None
     """Post alerts to Alertmanager. Either this or webhook."""
     webhook: WebhookConfig | None = None
@@ -202,7 +202,7 @@ class ForwardDocument(Strict):
     group: Annotated[Text, Field(max_length=180)] = Field(
         "", json_schema_extra={"default": "<topic>.forward"}
     )
-    """The destination NAME reads in consumer group <group>.NAME. Default <topic>.forward."""
+    """Prefix of consumer groups: the destination NAME reads in <group>.NAME. Default <topic>.forward."""
     park_topic: TopicName = Field("", json_schema_extra={"default": "<topic>.parked"})
     """Topic of the events that a destination refused. Default <topic>.parked."""
     destinations: Annotated[tuple[DestinationConfig, ...], Field(min_length=1)]

@@ -19,7 +19,7 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 _gauge, _counter, _histogram = lines_of(_PREFIX, _SECONDS)
 
 METRICS = (
-    _gauge("build_info", "version topic", "1, with what runs."),
+    _gauge("build_info", "version topic", "Always 1; labels name what runs."),
     _counter("events_total", "destination outcome", "Events by outcome: delivered, filtered or parked."),
     _counter(
         "attempts_total",
@@ -32,14 +32,14 @@ METRICS = (
         "Time from an event's charge to its delivery, by the clocks of two machines.",
     ),
     _gauge("waiting_events", "destination", "Events read and not delivered."),
-    _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of these events, 0 if there is none."),
+    _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of these events, or 0."),
     _gauge("stopped", "destination", "1 if the destination has stopped and needs an operator, else 0."),
-    _gauge("standing_alerts", "destination", "Monitors that skip queries, as posted last to Alertmanager."),
+    _gauge("standing_alerts", "destination", "Monitors that skip queries, by the last post to Alertmanager."),
     _gauge("partitions", "destination", "Partitions that this process reads for the destination."),
     _gauge(
         "last_poll_timestamp_seconds",
         "destination",
-        "Time of the brokers' last answer to a read, the oldest over all partitions; 0 before the first answer.",
+        "Time of the brokers' last answer to a read, for the partition where it is oldest; 0 before the first answer.",
     ),
     _gauge("lag_records", "destination partition", "Records after the committed position."),
 )
