@@ -31,10 +31,10 @@ _INTERRUPTED = 130
 
 _EPILOG = """\b
 Exit codes:
-  0    done; `run`, `watch` and `forward`: also when a signal stops them
+  0    done; also if a signal stops `run`, `watch` or `forward`
   1    failure: refused, ledgers do not balance, no answer or no stop in time, or an unexpected error
   2    usage or configuration: the message names the problem; also if topics do not fit the configuration
-  3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
+  3    broker: unreachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
   4    data: `audit`: stored state cannot be read; `forward`: events were deleted before their delivery
   130  interrupted
 
@@ -66,7 +66,7 @@ def app() -> None:
 @common.config_option(required=False)
 @common.flag(
     "--feed-only",
-    "Only send the queries, to the brokers of -c; the service runs elsewhere, as --show-config configures it.",
+    "Only send the queries, to the brokers of -c, for a service with the configuration of --show-config.",
 )
 @common.seconds_option("--pace", 2, "With --feed-only: time between two sets of queries.")
 @click.pass_context

@@ -148,7 +148,7 @@ def name(ctx: click.Context, option: click.Parameter, text: str) -> str:
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
-_TEXT = "Lowest level that is logged, to standard error."
+_TEXT = "Lowest level that is logged (on standard error)."
 log_level_option = option("--log-level", _TEXT, _LEVELS, default="info", show_default=True)
 log_format_option = option(
     "--log-format",

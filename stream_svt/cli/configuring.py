@@ -48,9 +48,9 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
     """Check configuration, topics and permissions.
 
     Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each
-    shard, what 'apply' would refuse or remove, and differences from the newest released events. The last
-    line lists the permissions that it tried, and those that it did not. Spends no budget, writes no record,
-    disturbs no running worker.
+    shard, what 'apply' would refuse or remove, and differences from the newest released events. The last line
+    lists the permissions that were tried and not tried. Spends no budget, writes no record, disturbs no
+    running worker.
     """
     from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_offline
     from stream_svt.planning import explain
@@ -101,10 +101,10 @@ def _print(findings: list[Finding], *, err: bool = False) -> None:
 def lint(path: Path, sample: int) -> int:
     """Examine the newest records of the query topics.
 
-    Counts refused records, values that are missing, not numbers, or outside the bounds, repeated ids,
-    queries without a series where a monitor has `mute`, wrong timestamps, and partitions of another
-    partitioner. The output depends on private values: for readers of the query topics only. Exit code 1:
-    something was found.
+    Counts refused records, values that are missing, not numbers, or outside the bounds, repeated ids, queries
+    without a series if a monitor has `mute`, wrong timestamps, and partitions of another partitioner. The
+    output depends on private values and is for readers of the query topics only. Exit code 1: something was
+    found.
     """
     from stream_svt.operate.lint import sample as examine
 
@@ -122,7 +122,7 @@ def lint(path: Path, sample: int) -> int:
 def schema(forwarder: bool) -> None:
     """Print the JSON Schema of the configuration file, for editors.
 
-    First line of a configuration for the YAML language server:
+    The YAML language server reads it if the configuration begins with this line:
 
     `# yaml-language-server: $schema=./stream-svt.schema.json`
     """
@@ -140,9 +140,9 @@ def prove(path: Path, cases: int, seed: int) -> int:
     """Test the privacy guarantee on pairs of neighbouring streams.
 
     Runs the decoders and the engine on random streams and their neighbours, with the monitors of a
-    configuration. In the neighbour every answer differs by at most the declared sensitivity. With the noise
-    moved as in the proof, everything visible must be the same, at a cost of at most the charges. Needs no
-    broker, reads no data, spends no budget.
+    configuration. Each answer of the neighbour differs by at most the declared sensitivity. With the noise
+    moved as in the proof, everything visible must be the same, and the move must cost at most the charges.
+    Needs no broker, reads no data, spends no budget.
     """
     from stream_svt.proving import prove as test_neighbours
     from stream_svt.queries.encoding import Encoded
@@ -184,10 +184,10 @@ def prove(path: Path, cases: int, seed: int) -> int:
 @common.flag("--dry-run", "Show the changes without applying them.")
 @common.flag("--yes", "Do not ask for confirmation; datasets are retired only with --retire.")
 @common.flag("--retire", "With --yes: retire the datasets that the file does not declare, permanently.")
-@common.seconds_option("--wait", 60, "How long to wait until every shard has adopted it.")
+@common.seconds_option("--wait", 60, "Longest wait for every shard to adopt it.")
 @common.option(
     "--above",
-    "Apply the file with a larger number than this, after the configuration topic was created again.",
+    "Give the version a larger number than this, after the configuration topic was created again.",
     click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
@@ -207,10 +207,10 @@ def apply(
     """Change the datasets and monitors of an application.
 
     Shows the changes, asks for confirmation, and publishes the file's datasets and monitors, with the files
-    that they name, as the next version. Every shard adopts it between two transactions, without a restart
-    of its worker. Of two operators who apply at the same time one is refused. Exit code 1: refused, or not
-    adopted by every shard in time. A parked shard adopts the version once it is open; producers must not
-    rely on it before.
+    that they name, as the next version. Every shard adopts it between two transactions, without a restart of
+    its worker. If two operators apply at the same time, one is refused. A parked shard adopts the version
+    once it is open; producers must not rely on it before. Exit code 1: refused, or not adopted by every shard
+    in time.
     """
     config = common.load(path)
     if dry_run and create_topics:
@@ -308,12 +308,12 @@ async def _apply(
 
 @common.command("config -c monitors.yaml > applied.yaml", name="config")
 @common.config_option()
-@common.option("--file name", "Print this file, one that the configuration names, instead.", metavar="NAME")
+@common.option("--file name", "Instead, print this file that the configuration names.", metavar="NAME")
 def show_config(path: Path, name: str | None) -> None:
     """Show the applied configuration.
 
-    Prints its datasets and monitors as YAML, without comments and the sections of a worker (kafka, topics,
-    sealing, ..), and number and digest of the version to standard error. Exit code 1: no version was
+    Prints its datasets and monitors as YAML, without comments and without the sections of a worker (kafka,
+    topics, sealing, ..). Number and digest of the version go to standard error. Exit code 1: no version was
     applied yet, or the version has no file of that name.
     """
     config = common.load(path)
@@ -339,8 +339,8 @@ def show_config(path: Path, name: str | None) -> None:
 def run(path: Path, applies: bool, key_file: Path | None, log_level: str, log_format: str) -> int:
     """Run a worker until it is stopped.
 
-    Several workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied
-    last. On SIGTERM or Ctrl-C the worker publishes the charged events and leaves the group at once.
+    Workers share the partitions, and run the datasets and monitors that 'stream-svt apply' applied last. On
+    SIGTERM or Ctrl-C the worker publishes the charged events and leaves the group at once.
     """
     from stream_svt.hosting.faust_app import run as run_service
 

@@ -35,14 +35,14 @@ def control() -> None:
     """Send a command to shards, such as a pause or a larger budget.
 
     DATASETS are names or patterns ('web-*'). A command is carried out once, or refused if another command
-    came first. Its shard must have started before. After the timeout, or --expires, it has no effect any
-    more. Exit code 1: refused, also on one of several datasets; expired; or no answer in time.
+    came first. Its shard must have started before. A command has no effect after the timeout, or --expires.
+    Exit code 1: refused, even if only on one of several datasets; expired; or no answer in time.
     """
 
 
 _expires_option = common.option(
     "--expires",
-    "How long the command is valid: 10m, 7d. Default: the timeout.",
+    "Validity of the command: 10m, 7d. Default: the timeout.",
     callback=common.duration,
     metavar="DURATION",
 )
@@ -73,7 +73,7 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
                 say(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.complete)
             return 0 if all(reply.complete for reply in replies) else 1
 
-        timeout = common.seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
+        timeout = common.seconds_option("--timeout", 30, "Longest wait for the next answer.", least=0.1)
         own = common.signing_option(command if name == Action.WITHDRAW else _expires_option(command))
         options = common.config_option()(timeout(own))
         epilog = common.examples(*(f"control {name} -c monitors.yaml {rest}" for rest in arguments))
@@ -96,8 +96,8 @@ _monitor_option = common.option("--monitor", "Only this monitor. Default: all.",
 
 
 def _add(action: Action, summary: str) -> None:
-    text = "Also during the replay after a takeover; open runs end at their full price."
-    end = "How long: 30m, 2h. The first query stamped later is tested. Default: until 'resume'."
+    text = "Pause even during the replay after a takeover; open runs end at their full price."
+    end = "Length: 30m, 2h. The first query with a later timestamp is tested. Default: until 'resume'."
     lasts = common.option("--for lasts", end, callback=common.duration, metavar="DURATION")
     own_option: Callable[[Any], Any] = {
         Action.PAUSE: lambda function: common.flag("--now", text)(lasts(function)),
@@ -129,7 +129,7 @@ def _add(action: Action, summary: str) -> None:
 
 _add(Action.PAUSE, "Skip the queries of datasets, for one monitor or all. Open runs stay open.")
 _add(Action.RESUME, "Test the queries of paused datasets again, from the next query on.")
-_add(Action.CLOSE, "End open runs. With epsilon, what they reserved and did not spend is released.")
+_add(Action.CLOSE, "End open runs. With epsilon, their unspent reserve is released.")
 _add(Action.RESAMPLE, "End open runs and start new ones, which are charged for new thresholds.")
 
 
@@ -140,7 +140,7 @@ _add(Action.RESAMPLE, "End open runs and start new ones, which are charged for n
 @common.flag("--all every", "All declared datasets.")
 @_series_option
 @_monitor_option
-@common.option("--for lasts", "How long: 30m, 2h.", callback=common.duration, metavar="DURATION")
+@common.option("--for lasts", "Length: 30m, 2h.", callback=common.duration, metavar="DURATION")
 @common.option(
     "--until word",
     "As long as the dataset lives, or until the open run ends.",
@@ -155,10 +155,10 @@ def _mute(
     lasts: float | None,
     word: Literal["period", "run"] | None,
 ) -> list[Addressed]:
-    """Skip the queries of a series that floods; the other series of the datasets are tested.
+    """Skip the queries of one series that floods.
 
-    A mute costs nothing, and replaces the mute after an alert. It ends by the timestamps of the query
-    topic. Beyond max_mutes the oldest mute ends.
+    A mute costs nothing and replaces the mute after an alert. It ends by the timestamps of the query topic.
+    Beyond max_mutes the oldest mute ends.
     """
     if (lasts is None) == (word is None):
         raise click.UsageError("Give the end: --for DURATION, or --until period or run.")
@@ -192,10 +192,10 @@ def _to(
 @common.option("--limit", "New limit in the dataset's measure: 5, 5.5, 11/2.", required=True, metavar="LOSS")
 @common.yes_option
 def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
-    """Raise the limit of datasets permanently, which weakens the guarantee of everyone in the data.
+    """Raise the limit of datasets permanently, which weakens the guarantee for everyone in the data.
 
-    The ledger keeps every raise. Then write the new limit into the configuration, which may declare the
-    limit before or after the raise only.
+    The ledger keeps every raise. Afterwards write the new limit into the configuration, which may declare
+    only the limit before or after the raise.
     """
     try:
         exact(limit)
@@ -216,8 +216,8 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool) -> list[Addressed]:
     """Continue after queries were lost; open runs close at their full price.
 
-    A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Other
-    shards refuse it.
+    A shard that lost queries waits for this command; its log and 'stream-svt status' show the command in
+    full. Other shards refuse it.
     """
     commands = for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
     if not yes:
@@ -230,13 +230,13 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool)
 @_command("withdraw", "retail-2026-w01", "--all")
 @click.argument("datasets", nargs=-1)
 @common.flag("--all every", "All shards.")
-@common.option("--shard", "A shard, instead of the one of a dataset.", int)
+@common.option("--shard", "A shard, instead of a dataset's shard.", int)
 def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int | None) -> list[Addressed]:
     """Take back the command that waits at the shards of datasets.
 
-    The withdrawal takes precedence over an earlier command, even where no worker owns the shard yet, and
-    its answer says what happened to that command. It does not reach close-application --give-up-state,
-    which takes effect at once. Exit code 1: the command was carried out, or none waits.
+    The withdrawal takes precedence over an earlier command, even if no worker owns the shard yet. Its answer
+    says what happened to that command. It cannot withdraw close-application --give-up-state, which takes
+    effect at once. Exit code 1: the command was carried out, or none waits.
     """
     if [bool(datasets), every, shard is not None].count(True) != 1:
         raise click.UsageError("Name one or more datasets, or give --shard or --all.")
@@ -257,7 +257,7 @@ def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int
 @common.flag(
     "--give-up-state",
     "Close a parked shard whose state is lost, older than the alerts, damaged, or sealed with a lost key. Open runs "
-    "then count in full; where alerts are missing, more counts as spent.",
+    "then count in full; if alerts are missing, more counts as spent.",
 )
 @common.yes_option
 def _close_application(
@@ -265,7 +265,7 @@ def _close_application(
 ) -> list[Addressed]:
     """Close the application permanently: end open runs and publish the balance of each dataset.
 
-    With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard never
+    With epsilon, the unspent part of open runs is released; with rho it stays charged. A closed shard never
     opens again. A shard without a worker is closed if a worker owns it before the command expires, a parked
     shard only with --give-up-state.
     """

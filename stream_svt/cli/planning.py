@@ -88,7 +88,7 @@ def rate(value: str) -> float:
 @option("--mechanism form", "Mechanism. Default svt.", click.Choice(["svt", "adaptive", "ladder"]))
 @option(
     "--queries",
-    "Queries that one run must last for; with --set, the items of the set.",
+    "Queries that one run must last for; with --set, items of the set.",
     click.IntRange(1, 10**15),
 )
 @option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share, required=True)
@@ -133,8 +133,8 @@ def plan(
 ) -> None:
     """Recommend settings of a monitor, and predict what it would find.
 
-    Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries:
-    the share above the threshold, and the distances from it. Reads no data and spends no budget.
+    Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: the
+    share above the threshold and the distances from it. Reads no data and spends no budget.
     """
     import numpy as np
 

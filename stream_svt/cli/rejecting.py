@@ -25,7 +25,7 @@ _GROUP = common.examples(
 def rejects() -> None:
     """Show which records were refused, and why.
 
-    A record is refused for its form or its place, never for its value, and is not tested.
+    A refused record is not tested. The reason is its form or its place, never its value.
     """
 
 
@@ -38,16 +38,16 @@ def rejects() -> None:
 )
 @common.option(
     "--limit",
-    "Newest records of the reject topic to read, in all. Default 100000.",
+    "Newest records of the reject topic to read, over all partitions. Default 100000.",
     click.IntRange(1),
     default=100_000,
     metavar="N",
 )
 @common.json_option
 def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> None:
-    """Count refused records by topic, partition and reason, with what to do.
+    """Count refused records by topic, partition and reason, with remedies.
 
-    Reads the reject topic, which holds positions and reasons, never content. Times are those of the refusal.
+    Reads the reject topic, which has positions and reasons, never content. Times are times of refusal.
     """
     from stream_svt.operate.rejects import REMEDIES, read_rejects
 
@@ -90,8 +90,7 @@ def list_rejects(path: Path, since: float | None, limit: int, as_json: bool) -> 
 def show(path: Path, topic: str, partition: int, offset: int, limit: int) -> None:
     """Print the record of a query topic at a position.
 
-    The output is private: it shows values, and is for readers of the query topics only. Exit code 1: the
-    record is gone.
+    The output shows values and is for readers of the query topics only. Exit code 1: the record is gone.
     """
     from stream_svt.operate.rejects import lines_of, record_at
 

@@ -34,17 +34,17 @@ _PROGRESS_SECONDS = 1.0
 )
 @common.config_option()
 @common.option("--topic", "Query topic. Default: the only one.", metavar="TOPIC")
-@common.option("--dataset", "Dataset of all lines, which then need no field 'dataset'.", metavar="NAME")
+@common.option("--dataset", "Dataset of all lines, instead of the field 'dataset'.", metavar="NAME")
 @common.option("--from-line", "First line to send, from 1.", click.IntRange(1), default=1, metavar="N")
 @common.flag("--skip", "Skip invalid lines instead of stopping at the first one.")
 def send(path: Path, topic: str | None, dataset: str | None, from_line: int, skip: bool) -> int:
     """Send queries, one JSON object a line, from standard input.
 
-    Each line is a query with one more field, `dataset`, and goes to the dataset's partition. A line that
-    the service would refuse, or whose value is missing, not a number, or outside the bounds, ends the
-    command: nothing after it is sent. Notes name ignored fields, and queries without a series where a
-    monitor has `mute`. Standard error counts the acknowledged queries, and names the line to continue from.
-    A producer's file needs no section sealing. Exit code 1: a line was invalid.
+    Each line is a query with the additional field `dataset`, and goes to the dataset's partition. The command
+    ends at an invalid line: one that the service would refuse, or whose value is missing, not a number, or
+    outside the bounds. Nothing after it is sent. Notes name ignored fields, and queries without a series if a
+    monitor has `mute`. Standard error counts the acknowledged queries and names the line to continue from. A
+    producer's file needs no section sealing. Exit code 1: a line was invalid.
     """
     config = common.load(path)
     topic, progress = _topic(config, topic), SendProgress(next_line=from_line)

@@ -176,11 +176,11 @@ def forward(
 )
 @common.json_option
 def status(path: Path | None, url: str | None, as_json: bool) -> None:
-    """Show shards, budgets and monitors, of all workers with -c, else of one.
+    """Show shards, budgets and monitors, of all workers with -c, otherwise of one.
 
-    With -c, budgets come from the newest events of the alert topic, states of shards and monitors from the
-    pages of all workers in the group, as of their last commits, at the port in FILE. Where no page answers,
-    the states are unknown.
+    With -c, budgets come from the newest events of the alert topic. States of shards and monitors, as of
+    their last commits, come from the pages of all workers in the group, at the port in FILE. If no page shows
+    a shard, its states are unknown.
     """
     from stream_svt.cli.whole import read_whole, show_whole, show_worker
 
@@ -216,7 +216,7 @@ def _get(url: str) -> dict[str, Any]:
 @common.alert_topic_options
 @common.flag(
     "--state",
-    "Compare the ledgers in the state with the events, too: needs -c, the sealing key and READ on the state topic.",
+    "Also compare the ledgers in the state with the events. Needs -c, the sealing key and READ on the state topic.",
 )
 @common.file_option(
     "--before earlier",
@@ -236,10 +236,10 @@ def audit(
 ) -> int:
     """Check from the released events that the ledgers balance.
 
-    Derives every charge again. Events, runs and alerts must be numbered without gaps, and charges must add
-    up to every running total and stay within the limit. With -c, alerts must have the prices of their
-    monitors; with --state, every ledger must equal the sum of its events. Exit code 1: something does not
-    balance; 4: everything readable balances, but the state of a shard could not be read.
+    Derives every charge again. Events, runs and alerts must be numbered without gaps. Charges must add up to
+    every running total and stay within the limit. With -c, alerts must have the prices of their monitors;
+    with --state, every ledger must equal the sum of its events. Exit code 1: something does not balance; 4:
+    everything readable balances, but the state of a shard could not be read.
     """
     from stream_svt.operate.audit import audit_state, audit_topic
 

@@ -513,7 +513,7 @@ class Retry(Strict):
     """How long a series stays in the queue: offsets of the partition, or a duration. At most the topic's
     retention. Default 4000 offsets."""
     capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 1000
-    """Series in the queue; a further one drops the oldest. Default 1000."""
+    """Series in the queue; another one drops the oldest. Default 1000."""
     every: Annotated[int, Field(ge=1), BeforeValidator(integer)] = 1000
     """Number of the dataset's queries between two rounds of retries. Default 1000."""
 

@@ -79,7 +79,7 @@ class MonitorSpec(Strict):
     topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
-    """Layout of the records; the same for all monitors of a topic. Default: the service's own fields."""
+    """Layout of the records. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: Literal["svt", "adaptive", "ladder"] = Field(default="svt", alias="mechanism")
@@ -90,14 +90,14 @@ class MonitorSpec(Strict):
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)]
     """Alerts that one run pays for; for adaptive and ladder, alerts at full price."""
     sensitivity: fields.PositiveExact
-    """Largest change of one answer when one privacy unit changes, in real units; the same for all monitors of a
-    topic. Too small a value voids the guarantee."""
+    """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
+    guarantee."""
     monotonic: fields.Flag = False
-    """Whether one privacy unit moves all answers of a run in the same direction, as for counts; the same for all
-    monitors of a topic. Halves the noise; a wrong declaration voids the guarantee. Default false."""
+    """Whether one privacy unit moves all answers of a run in the same direction, as for counts. True halves the
+    noise; a wrong declaration voids the guarantee. Default false."""
     granularity: Annotated[fields.PositiveExact, Change.OLD_GRID] = Fraction(1)
-    """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, but up to a
-    step that is within 1/1024 of a step. Default 1."""
+    """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, or up if the
+    next step is within 1/1024 of a step. Default 1."""
     bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair), Change.OLD_GRID]
     """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low."""
     threshold: Annotated[fields.Exact, Change.KEEPS_RUNS]
@@ -114,27 +114,27 @@ class MonitorSpec(Strict):
     )
     """Height of the bar above the threshold. Default exposure."""
     expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(fields.integer)] | None = None
-    """Queries that one run must last for; required by the corrections exposure and optimal. Too few waste budget,
-    too many miss alerts."""
+    """Queries that one run must last for; required by the corrections exposure and optimal. Too small a number
+    wastes budget, too large a number misses alerts."""
     append: Annotated[fields.AppendField, Change.FORM_FIXED] = Field(
         default=None, json_schema_extra={"default": "off"}
     )
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: Annotated[fields.MuteField, Change.KEEPS_RUNS] = fields.Mute.PERIOD
-    """Time without tests of a series after its alert: period is the life of the dataset. Queries without `series`
+    """How long a series is not tested after its alert; period is the life of the dataset. Queries without `series`
     are never muted: each may cost an alert. Default period."""
     max_mutes: Annotated[
         int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer), Change.KEEPS_RUNS
     ] = 10_000
-    """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
+    """Muted series that a dataset keeps; another one replaces the oldest. Default 10000."""
     on_halt: Annotated[Literal["resample", "stop"], Change.KEEPS_RUNS] = "resample"
     """After a run's last alert: resample (begin and pay a new run) or stop. Default resample."""
     resample_every: Annotated[fields.Duration | None, Change.KEEPS_RUNS] = None
     """Interval after which a new run begins, on the broker's clock. Default: none."""
     max_runs: Annotated[fields.MaxRunsField, Change.KEEPS_RUNS] = fields.AUTO
-    """Runs on a dataset that may begin within a time, such as 2 per 1d, by the timestamps of queries. auto: half of
-    the runs that the limit pays for (an equal share for each monitor of the dataset, at least one run) within 6h,
-    or a quarter of a shorter horizon. off: any number. Default auto."""
+    """Runs that may begin on a dataset within a time, such as 2 per 1d, by the timestamps of queries. auto: half of
+    the runs that the limit pays for (an equal share for each monitor of the dataset, at least one run) within 6h, or
+    a quarter of a shorter horizon. off: any number. Default auto."""
     reserve: Annotated[fields.NonNegativeExact, Change.KEEPS_RUNS] = Fraction(0)
     """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
     beta: Annotated[fields.Proportion, Change.NO_OUTCOME] = Fraction(1, 20)

@@ -63,7 +63,7 @@ class KafkaConfig(Strict):
     """Connection to the brokers, and timeouts."""
 
     bootstrap_servers: Servers = ("127.0.0.1:9092",)
-    """Brokers for the first connection: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
+    """Brokers for the first connection, as host:port: several with commas or as a list. Default 127.0.0.1:9092."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """Protocol of connections. Default PLAINTEXT, for brokers on this machine."""
     sasl_mechanism: Annotated[
@@ -78,15 +78,15 @@ class KafkaConfig(Strict):
     """Program with its arguments, without a shell, that prints an access token, or JSON with access_token and
     expires_in; with OAUTHBEARER. Default: none."""
     oauth_token_url: Annotated[fields.Url | None, _OAUTH] = None
-    """Instead of oauth_token_command: token endpoint, asked with OAuth 2 client credentials. Default: none."""
+    """Token endpoint for OAuth 2 client credentials, instead of oauth_token_command. Default: none."""
     oauth_client_id: Annotated[fields.Text | None, _CLIENT] = None
     """Client id at the token endpoint. Default: none."""
     oauth_client_secret_file: Annotated[fields.SecretFile | None, _CLIENT] = None
     """File whose first line is the client secret; read for each token. Default: none."""
     oauth_scope: Annotated[fields.Text | None, _ENDPOINT] = None
-    """Scopes for the token endpoint, with spaces. Default: none."""
+    """Scopes for the token endpoint, separated by spaces. Default: none."""
     oauth_ca_file: Annotated[fields.Authorities | None, _ENDPOINT] = None
-    """PEM file of the certificate authorities for the token endpoint. Default: those of the system."""
+    """PEM file of the token endpoint's certificate authorities. Default: the system's."""
     oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions), _OAUTH] = Field({})
     """SASL extensions of the brokers, such as {logicalCluster: lkc-1, identityPoolId: pool-1}; with OAUTHBEARER.
     Default: none."""
@@ -94,12 +94,12 @@ class KafkaConfig(Strict):
     """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM and the credentials that AWS's SDK finds. Default:
     none."""
     ca_file: Annotated[fields.Authorities | None, _TLS] = None
-    """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
-    system."""
+    """PEM file of the brokers' certificate authorities; with the SSL protocols. Default: the system's."""
     certificate_file: Annotated[fields.Certificate | None, _TLS, _KEY] = None
-    """PEM file of this client's certificate with its intermediate ones; with the SSL protocols. Default: none."""
+    """PEM file of this client's certificate and its intermediate certificates; with the SSL protocols. Default:
+    none."""
     private_key_file: Annotated[fields.PrivateKey | None, _TLS, _CERTIFICATE] = None
-    """PEM file of the certificate's private key, not encrypted. Default: none."""
+    """PEM file of the certificate's unencrypted private key. Default: none."""
     session_timeout: fields.Duration = 6000
     """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
     heartbeat_interval: fields.Duration = 500
@@ -112,13 +112,13 @@ class KafkaConfig(Strict):
     client_id: Annotated[fields.Text, Field(max_length=100)] = "stream-svt"
     """Prefix of the names of clients, to which brokers apply quotas. Default stream-svt."""
     request_timeout: Annotated[fields.Duration, fields.within(1000, 10_000)] = 5000
-    """Time for one response, 1s to 10s: more for brokers far away. Default 5s."""
+    """Longest time for one response, 1s to 10s. Increase it for distant brokers. Default 5s."""
     metadata_max_age: Annotated[fields.Duration, fields.within(500, 30_000)] = 3000
-    """Time between two requests of a worker for metadata, 500ms to 30s: more relieves brokers with many topics, but
-    delays the discovery of deleted ones. Default 3s."""
+    """Interval at which a worker requests metadata, 500ms to 30s. A longer interval relieves brokers with many
+    topics, but delays the discovery of deleted topics. Default 3s."""
     connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 180_000
-    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer (4 minutes on
-    Azure, 350 seconds on AWS), because a shard whose connection is cut reads its state again. Default 3m."""
+    """Time after which an idle connection is closed, 10s to 1h. Keep it below a load balancer's time (4 minutes on
+    Azure, 350 seconds on AWS): a shard whose connection is cut reads its state again. Default 3m."""
     record_reader: Literal["columns", "client"] = "columns"
     """Reader of query topics: columns, or the client, which is several times slower. Default columns."""
 
@@ -169,11 +169,11 @@ class TopicsConfig(Strict):
     control: fields.TopicName = _own_topic("control", "Topic of operators' commands.")
     config: fields.TopicName = _own_topic("config", "Compacted topic of the applied configuration.")
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(fields.integer)] = 4
-    """Partitions of every topic, query topics included: the number of shards. Fixed; a successor may have another
-    number. Default 4."""
+    """Number of shards, and of partitions of every topic, including query topics. Fixed; a successor may have
+    another number. Default 4."""
     partitioner: Partitioner = "murmur2"
     """Partitioner of all producers: murmur2 (Kafka's Java client and aiokafka) or crc32 (librdkafka's clients).
-    Fixed; a successor may have another one. Default murmur2."""
+    Fixed; a successor may have another partitioner. Default murmur2."""
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(fields.integer)] = 1
     """Replication factor of topics that stream-svt creates; use 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"
@@ -193,7 +193,7 @@ class SealingConfig(Strict):
     key_file: _KeyFile | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
     key_command: _KeyCommand | None = None
-    """Instead of key_file: program with its arguments, without a shell, that prints the key. Default: none."""
+    """Program with its arguments, without a shell, that prints the key, instead of key_file. Default: none."""
     previous_key_files: tuple[_KeyFile, ...] = ()
     """Files with older keys, during a key rotation. Default: none."""
     previous_key_commands: tuple[_KeyCommand, ...] = ()
@@ -202,8 +202,8 @@ class SealingConfig(Strict):
     """Accept an unsealed state, to seal it. Remove it afterwards: while it is true, anyone with write access to the
     state topic can replace the state. Default false."""
     key_lost: bool = False
-    """The key is lost: a worker still joins, and parks shards whose state it cannot open, so that close-application
-    --give-up-state can close them. Default false."""
+    """Whether the key is lost. A worker then joins anyway and parks shards whose state it cannot open, so that
+    close-application --give-up-state can close them. Default false."""
 
     @property
     def keys(self) -> tuple[bytes, ...]:
@@ -265,7 +265,7 @@ class SchemaRegistryConfig(Strict):
     password_file: Annotated[fields.FirstLine | None, Used("username", required=True)] = None
     """File whose first line is the password. Default: none."""
     ca_file: fields.Authorities | None = None
-    """PEM file of the certificate authorities for the registry. Default: those of the system."""
+    """PEM file of the registry's certificate authorities. Default: the system's."""
 
     @consistent
     def _problems(self) -> Found:
@@ -289,9 +289,8 @@ class CommitConfig(Strict):
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(fields.integer)] = 20_000
     """Largest number of records between commits. Default 20000."""
     cadence: Annotated[fields.Duration, fields.within(50, 60_000)] | None = None
-    """Fixed time between transactions, 50ms to 1m: alerts are published at ticks only, so their time does not
-    depend on the time of their batch, at up to two ticks of latency. Default none: charged alerts are published at
-    once."""
+    """Fixed time between transactions, 50ms to 1m. Alerts are published at ticks only, so their time does not depend
+    on the time of their batch; the latency is up to two ticks. Default none: charged alerts are published at once."""
 
 
 class ServiceDocument(Strict):
