@@ -34,12 +34,11 @@ COMPACTED_AFTER: Final = 2 * 3600
 
 
 class Constant(NamedTuple):
-    """A measured number: its value, unit and meaning, and the figure that it comes from."""
+    """A measured number with its unit and meaning."""
 
     value: float
     unit: str
     what: str
-    source: str
 
 
 def constants() -> Mapping[str, Constant]:
@@ -47,9 +46,9 @@ def constants() -> Mapping[str, Constant]:
     found: dict[str, Constant] = {}
     figures = costs.measured()["figures"]
     for name, (unit, what) in _OF_COSTS.items():
-        found[name] = Constant(figures[name], unit, what, f"costs.{name}")
+        found[name] = Constant(figures[name], unit, what)
     for name, (figure, unit, what) in _OF_PERFORMANCE.items():
-        found[name] = Constant(performance.value_of(figure), unit, what, figure)
+        found[name] = Constant(performance.value_of(figure), unit, what)
     return found
 
 
@@ -266,15 +265,8 @@ def _worked() -> str:
 
 
 def _constants() -> str:
-    rows = [
-        (
-            constant.what,
-            f"{number(constant.value)} {constant.unit}",
-            f"`{constant.source}`",
-        )
-        for constant in constants().values()
-    ]
-    return table(["constant", "value", "figure"], rows)
+    known = constants().values()
+    return "\n".join(f"- {one.what}: {number(one.value)} {one.unit}" for one in known)
 
 
 BLOCKS: Final = {"worked": _worked, "constants": _constants}

@@ -9,8 +9,8 @@ from datetime import date
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; bars inside cells are escaped."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+    first, *others = ("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def listed(rows: Iterable[Sequence[str]]) -> str:

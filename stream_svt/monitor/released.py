@@ -174,16 +174,18 @@ class MonitorView(msgspec.Struct, frozen=True):
     alerts: Annotated[int, Meta(description="Alerts since the dataset was declared.")]
     runs: Annotated[int, Meta(description="Runs since then.")]
     halts: Annotated[int, Meta(description="Runs that reported their last alert.")]
-    spent: Annotated[float, Meta(description="Privacy loss spent by it.")]
-    run_left: Annotated[float, Meta(description="What the open run can still spend.")]
+    spent: Annotated[float, Meta(description="Privacy loss that the monitor spent.")]
+    run_left: Annotated[float, Meta(description="Amount that the open run can still spend.")]
     muted: Annotated[int, Meta(description="Series muted after an alert.")]
     queued: Annotated[int, Meta(description="Queries that wait for another test.")]
     top_branch_only: Annotated[bool, Meta(description="Whether only the top branch is left.")]
-    until: Annotated[int, Meta(description="When a limit or a pause ends by itself (Unix ms); else 0.")] = 0
+    until: Annotated[
+        int, Meta(description="Time at which a limit or pause ends by itself (Unix ms), else 0.")
+    ] = 0
     since: Annotated[
         int,
         Meta(
-            description="Since when its queries are skipped (Unix ms, of the broker); 0 if they are tested."
+            description="Time since which queries are skipped (Unix ms, broker's clock), 0 if they are tested."
         ),
     ] = 0
 
@@ -192,13 +194,13 @@ class DatasetView(msgspec.Struct, frozen=True):
     """Released state of one dataset and its monitors, as of the last commit."""
 
     dataset: Annotated[str, Meta(description="Its name.")]
-    shard: Annotated[int, Meta(description="The shard that holds its ledger.")]
+    shard: Annotated[int, Meta(description="Shard of its ledger.")]
     unit: Annotated[str, Meta(description="The privacy unit, as declared.")]
     measure: Annotated[str, Meta(description="epsilon or rho.")]
-    limit: Annotated[float, Meta(description="Of its ledger.")]
+    limit: Annotated[float, Meta(description="Limit of the ledger.")]
     spent: Annotated[float, Meta(description="Privacy loss spent.")]
     reserved: Annotated[float, Meta(description="Reserved by open runs.")]
-    monitors: Annotated[list[MonitorView], Meta(description="Those that cover it.")]
+    monitors: Annotated[list[MonitorView], Meta(description="Monitors that cover it.")]
 
 
 @dataclass(frozen=True, slots=True)

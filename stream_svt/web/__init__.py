@@ -66,9 +66,9 @@ class FaultStatus(msgspec.Struct):
 class RefusedRecords(msgspec.Struct):
     """Records refused since the worker started."""
 
-    topic: Annotated[str, Meta(description="Reject topic, which has the position of each.")]
-    reasons: Annotated[dict[str, int], Meta(description="How many, by reason.")]
-    remedy: Annotated[str, Meta(description="What to change if another partitioner was used, else empty.")]
+    topic: Annotated[str, Meta(description="Topic with the position of each record.")]
+    reasons: Annotated[dict[str, int], Meta(description="Number by reason.")]
+    remedy: Annotated[str, Meta(description="Remedy if another partitioner was used, else empty.")]
 
 
 class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
@@ -82,7 +82,10 @@ class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     sequence: Annotated[int, Meta(description="Number of its latest commit: most commits have no event.")]
     state_records: Annotated[int, Meta(description="Live records on the state topic.")]
     offsets: Annotated[dict[str, int], Meta(description="Committed position, by topic.")]
-    lag: Annotated[dict[str, int], Meta(description="Offsets after it, of open transactions, too, by topic.")]
+    lag: Annotated[
+        dict[str, int],
+        Meta(description="Offsets after that position, including open transactions, by topic."),
+    ]
     committed_at: Annotated[float, Meta(description="Unix time of the latest commit, 0 for none.")]
 
 
@@ -101,25 +104,27 @@ class About(msgspec.Struct, kw_only=True):
     """The worker without the datasets: small however many there are."""
 
     application: Annotated[str, Meta(description="Its name.")]
-    version: Annotated[str, Meta(description="Of stream-svt.")]
+    version: Annotated[str, Meta(description="Version of stream-svt.")]
     worker: Annotated[str, Meta(description="Host and process.")]
     application_hash: Annotated[str, Meta(description="Digest of the datasets and monitors applied.")]
-    ready: Annotated[bool, Meta(description="As `/health/ready`.")]
-    fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
+    ready: Annotated[bool, Meta(description="Same as `/health/ready`.")]
+    fault: Annotated[FaultStatus | None, Meta(description="Reason why the worker is outside its group.")]
     partitioner: Annotated[str, Meta(description="murmur2 or crc32: it fixes the shard of a dataset.")]
-    lacks: Annotated[str, Meta(description="Shards whose sealing key it lacks, in words; empty for none.")]
+    lacks: Annotated[
+        str, Meta(description="Shards whose sealing key the worker lacks, in words; empty for none.")
+    ]
     sealed: Annotated[bool, Meta(description="Whether state is encrypted.")]
     signatures_required: Annotated[bool, Meta(description="Whether unsigned commands are refused.")]
-    shards: Annotated[list[ShardLine], Meta(description="Those that it owns.")]
-    monitors: Annotated[list[MonitorLine], Meta(description="All of the application.")]
-    refused: Annotated[RefusedRecords, Meta(description="Records refused since it started.")]
+    shards: Annotated[list[ShardLine], Meta(description="The worker's shards.")]
+    monitors: Annotated[list[MonitorLine], Meta(description="The application's monitors.")]
+    refused: Annotated[RefusedRecords, Meta(description="Records refused since the worker's start.")]
 
 
 class WorkerStatus(About, kw_only=True):
     """The worker, and the datasets it owns of the first ones declared."""
 
-    datasets_declared: Annotated[int, Meta(description="How many the application has.")]
-    datasets: Annotated[list[DatasetView], Meta(description="Those of its shards, as of the last commit.")]
+    datasets_declared: Annotated[int, Meta(description="Number of datasets in the application.")]
+    datasets: Annotated[list[DatasetView], Meta(description="Datasets of its shards, as of the last commit.")]
 
 
 def status(worker: Worker) -> WorkerStatus:

@@ -67,18 +67,20 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     dataset: Annotated[str, Meta(description="Its name.")]
     unit: Annotated[str, Meta(description="The privacy unit, as declared.")]
     measure: Annotated[str, Meta(description="epsilon or rho.")]
-    limit: Annotated[float, Meta(description="Of its ledger.")]
+    limit: Annotated[float, Meta(description="Limit of the ledger.")]
     spent: Annotated[float | None, Meta(description="Privacy loss spent.")]
     reserved: Annotated[float | None, Meta(description="Reserved by open runs.")]
-    shard: Annotated[int | None, Meta(description="Its shard, if this worker owns that.")]
-    source: Annotated[str, Meta(description="Where amounts are from: state, alerts, declaration or unknown.")]
-    ends: Annotated[float | None, Meta(description="Unix time at which its period is over.")]
-    guess_spent: Annotated[float | None, Meta(description="How often a guess about a unit is right by now.")]
-    guess_limit: Annotated[float, Meta(description="The same after the whole limit.")]
+    shard: Annotated[int | None, Meta(description="Its shard, if this worker owns it.")]
+    source: Annotated[str, Meta(description="Origin of the amounts: state, alerts, declaration or unknown.")]
+    ends: Annotated[float | None, Meta(description="Unix time at which the period is over.")]
+    guess_spent: Annotated[
+        float | None, Meta(description="Probability that a guess about a unit is right now.")
+    ]
+    guess_limit: Annotated[float, Meta(description="This probability once the limit is spent.")]
     outlook: Annotated[
         Exhaustion | None, Meta(description="When the budget ends: early, expected, late, none before least.")
     ]
-    monitors: Annotated[Sequence[MonitorView | dict[str, Any]], Meta(description="Those that cover it.")]
+    monitors: Annotated[Sequence[MonitorView | dict[str, Any]], Meta(description="Monitors that cover it.")]
 
 
 class StatusSnapshot(ReleasedStatus):
