@@ -1,8 +1,9 @@
-"""The control partition of a shard: each command names the number that it is for, and no number is used twice.
+"""The control partition of a shard: each command has a number, and no number is used twice.
 
 A shard carries out only a command that names its state and the next number; the number becomes durable in the same
-transaction as the command's effect. A copy, a replay, or a command that lost a race names another number: refused.
-A withdrawal names the number of the command that it takes back, and takes precedence over it wherever it lies.
+transaction as the command's effect. A copy, a replay, or a command that lost a race has another number and is
+refused. A withdrawal names the number of the command that it takes back, and takes precedence over that command
+wherever it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stream_svt.protocol.records import Record
 
 COMMAND_LIMIT = 65_536
 CLOCK_KEY = b"clock"
-"""Key of an empty record by which a sender of commands learns the brokers' time; shards skip it."""
+"""Key of an empty record whose timestamp tells a sender of commands the brokers' time; shards skip it."""
 _WITHDRAWAL = f'"{Action.WITHDRAW}"'.encode()
 _DECODER = msgspec.json.Decoder(Command)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -29,7 +30,7 @@ Verify = Callable[[Record], str | None]
 
 
 class Refusal(StrEnum):
-    """Why a record is no command, or not the next one: a reason on the reject topic and a label of a metric."""
+    """Why a record is not the next command: a reason on the reject topic and a label of a metric."""
 
     EMPTY = "command-empty"
     TOO_LARGE = "command-too-large"
@@ -53,12 +54,12 @@ class CommandPhase(StrEnum):
 
 
 class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard's state holds about its commands.
+    """The part of a shard's state about commands.
 
     Reading of the control partition continues at offset ``next``; numbers, not offsets, decide what is carried out.
-    ``number``, ``id``, ``action``, ``accepted`` and ``expired`` are of the last command whose number is used,
-    ``in_progress`` is the one to many datasets that is not complete yet. ``closed`` names the successor, once
-    `close-application` was carried out.
+    ``number``, ``id``, ``action``, ``accepted`` and ``expired`` describe the last command whose number is used.
+    ``in_progress`` is the command to many datasets that is not complete yet. ``closed`` names the successor after
+    `close-application`.
     """
 
     next: _Count = 0
@@ -112,15 +113,15 @@ def decode_command(record: Record, verify: Verify) -> Command | str:
 
 
 def acts_at_once(command: Command) -> bool:
-    """Tell whether a command need not wait for the replay: a pause at full price."""
+    """Return whether a command need not wait for the replay: a pause at full price."""
     return command.action is Action.PAUSE and command.now
 
 
 class Controls:
     """Decides which command is the next one, by the stored command state and the id of the shard's state.
 
-    At most one command waits; a later one with the same number is stale, unless it may be carried out first. A command
-    waits for its withdrawal if that was seen further on (`note_withdrawal`).
+    At most one command waits; a later one with the same number is stale, unless it may be carried out first. A
+    command waits for its withdrawal if a later record withdraws it (`note_withdrawal`).
     """
 
     def __init__(self, stored: CommandState, state_id: str, verify: Verify = accept_all) -> None:
@@ -130,7 +131,7 @@ class Controls:
         self._read = stored.next
         self._waiting: tuple[int, Command] | None = None
         self._current: tuple[int, Command] | None = None
-        self._withdrawn = 0  # the number that a withdrawal further on names
+        self._withdrawn = 0  # the number that a later withdrawal names
 
     @property
     def snapshot(self) -> CommandState:
@@ -150,7 +151,7 @@ class Controls:
 
     @property
     def closing(self) -> bool:
-        """Whether the application is being closed: nothing is tested any more."""
+        """Whether the application is being closed: no query is tested any more."""
         return self.in_progress is not None and self.in_progress.closes
 
     @property
@@ -159,22 +160,22 @@ class Controls:
         return bool(self._stored.closed)
 
     def may_continue(self, *, replayed: bool) -> bool:
-        """Tell whether a command to many datasets may continue; one that closes the application is not meant."""
+        """Return whether a command to many datasets, other than `close-application`, may continue."""
         if (in_progress := self.in_progress) is None or in_progress.closes:
             return False
         return replayed or acts_at_once(in_progress.command)
 
     def begin_at(self, first: int, end: int, *, replaced: bool = False) -> int:
-        """Return where to read on, given the partition's offsets: its beginning if the stored one is outside.
+        """Return the offset to continue at, given the partition's first offset and end: the stored one if it is inside.
 
-        ``replaced``: the topic was created again, so that the stored offset means nothing.
+        ``replaced``: the topic was created again, so the stored offset is void.
         """
         if replaced or not first <= self._read <= end:
             self._read = first
         return self._read
 
     def note_withdrawal(self, record: Record) -> None:
-        """Take note of a withdrawal that will be read later: the command that it names is not carried out before."""
+        """Note a withdrawal that will be read later, so that the command that it names waits for it."""
         if record.offset < self._read or record.value is None or _WITHDRAWAL not in record.value:
             return
         command = decode_command(record, self._verify)
@@ -186,7 +187,7 @@ class Controls:
             self._withdrawn = command.number
 
     def read(self, record: Record, phase: CommandPhase) -> Command | Repeated | str | None:
-        """Return a command to carry out now, one to answer again, why a record is refused, or None if it waits."""
+        """Return a command to carry out now, a copy to answer, the reason for a refusal, or None for a wait."""
         if record.offset < self._read:
             return None
         self._read = record.offset + 1
@@ -226,7 +227,7 @@ class Controls:
         in_progress: CommandProgress | None = None,
         expired: bool = False,
     ) -> int | None:
-        """Mark the next number as used by a command; return the offset of another one that waited for it."""
+        """Mark the next number as used by a command; return the offset of another command that waited for it."""
         self._stored = CommandState(
             number=command.number,
             id=command.id,

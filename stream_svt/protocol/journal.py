@@ -1,9 +1,9 @@
 """The state, outbox and rejects of one shard on Kafka, one transaction at a time.
 
-Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them, or their first slice
-where one transaction would become too large; then transactions that only publish follow, and no commit before the last
-of them. So an event is visible to anybody only after the transaction that charged it has committed. Any exception
-leaves the outcome of a transaction unknown: `open` fences the old producer and reads everything again.
+Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them. If they are too
+large for one transaction, it publishes the first slice, and transactions that only publish follow before the next
+commit. So an event is visible only after the transaction that charged it has committed. After any exception the
+outcome of a transaction is unknown: `open` fences the old producer and reads everything again.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from stream_svt.protocol.state_records import (
 log = logging.getLogger(__name__)
 
 ORIGIN_BYTES = 8
-"""Random bytes of an event's origin: with the sequence, two histories have no origin in common."""
+"""Random bytes of an event's origin. Together with the sequence they differ between two histories."""
 
 
 class Journal:
     """Reads and writes one shard's state, on the partitions of ``log``.
 
-    ``records`` holds the state's own records; ``proved`` tells whether `open` has verified them. ``time_ms`` is the
-    latest time of a transaction, in milliseconds since 1970 by the brokers' clock (see `Written`).
+    ``records`` are the records of the state; ``proved``: whether `open` has verified them. ``time_ms`` is the latest
+    time of a transaction, in milliseconds since 1970 by the brokers' clock (see `Written`).
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
@@ -69,7 +69,7 @@ class Journal:
 
     @property
     def meta(self) -> Meta:
-        """The record `meta`; the next transaction makes changes in it durable."""
+        """The record `meta`. The next transaction makes its changes durable."""
         return self.records.meta
 
     @property
@@ -99,7 +99,7 @@ class Journal:
             self._broken, self._claim = False, True
             self.proved = True
             await self.commit(Commit())
-            if not raw:  # else a missing READ permission would show only at the next takeover
+            if not raw:  # otherwise a missing READ permission would be found only at the next takeover
                 # Committed, but its marker may not be written yet: read_committed could miss it.
                 meta = (await self._log.read_state(committed=False)).get(META)
                 if meta is None or self.records.sealing.open(META, meta).sequence != self.meta.sequence:
@@ -113,14 +113,14 @@ class Journal:
         return records
 
     async def inspect(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
-        """Read and verify the state without taking it over; writes nothing, and raises as `open`.
+        """Read and verify the state without taking it over; writes nothing, and raises the errors of `open`.
 
-        ``beside_alerts`` compares it with the alert partition, too; only the owner may judge by that.
+        ``beside_alerts`` also compares it with the alert partition; only the owner may judge by that.
         """
         return await self._prove(await self._read(), beside_alerts=beside_alerts)
 
     async def give_up(self, command: Command) -> None:
-        """Close the shard permanently without its state, which cannot be verified; its other records stay as they are.
+        """Close the shard permanently without its state, which cannot be verified. Its other records are not changed.
 
         Raises:
             CommandRefused: It names another cluster, other events, or another successor; or the state can be proved.
@@ -145,7 +145,7 @@ class Journal:
             log.critical("event=state_given_up shard=%d error=%r", self._shard, str(error))
         else:
             raise CommandRefused("the state can be proved: close the shard without --give-up-state")
-        # If the state knows of events that are missing, a gap before the last number shows it.
+        # If the state has events that the alert partition lacks, there is a gap before the last number.
         is_own = self.meta.state_id.hex() == newest.state_id
         number = max(newest.number, newest.largest, self.meta.published if is_own else 0) + 1
         detail = {"successor": command.successor, "balances": 0, "command": command.id}
@@ -164,7 +164,7 @@ class Journal:
         await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
 
     async def read_closed(self) -> Closed | None:
-        """Return how the shard was closed, by its state; None until that is published. Raises as `inspect`."""
+        """Return how the shard was closed; None until this is published. Raises the errors of `inspect`."""
         raw = await self._read()
         if CLOSED in raw:
             return self.records.decode(CLOSED, raw[CLOSED], Closed, msgspec.json.decode)
@@ -186,7 +186,7 @@ class Journal:
     # Reading
 
     async def _read(self, *, fence: bool = False) -> dict[bytes, bytes]:
-        """Forget what is in memory and read the state; with ``fence``, end the earlier owner's session first."""
+        """Discard the state in memory and read it again; with ``fence``, first end the earlier owner's session."""
         self._broken = True
         if fence:
             await self._log.fence()
@@ -194,7 +194,7 @@ class Journal:
         return await self._log.read_state()
 
     async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> dict[bytes, bytes]:
-        """Check a state against its digest, the alert partition, and what fixes the homes of datasets."""
+        """Check a state against its digest, the alert partition, and the partitioning of datasets."""
         if CLOSED in raw:
             raise self.closed_error()
         found = await self.records.restore(raw)
@@ -226,13 +226,13 @@ class Journal:
         meta.topic_ids |= ids
 
     async def _read_alerts(self, *, committed: bool = False) -> tuple[AlertScan, int, int]:
-        """Return what the alert partition shows, with its first offset and its end."""
+        """Return the scanned alert partition, its first offset and its end."""
         seen = AlertScan(self.meta, {number for number, *_ in self.records.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
     async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
-        """Seal with the present key what an older one sealed; waiting events are published first."""
+        """Re-encrypt records that an older key sealed, after publishing waiting events."""
         if stale or not self.meta.sealed_only:
             while self.pending:
                 await self.flush()
@@ -266,7 +266,7 @@ class Journal:
         """
         if self._broken:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
-        # After any early end, cancellation included, memory and log may differ.
+        # After any early end, including cancellation, memory and log may differ.
         self._broken = True
         claim, self._claim = self._claim, False
         published = self.records.to_publish()
@@ -276,7 +276,7 @@ class Journal:
             events = self._freeze(commit.events, origin)
         alerts, rejects = [(key, event) for _, key, event in published], self.records.rejects
         written = self.records.write(commit, events, origin, len(published), claim=claim)
-        # Further markers may come between. `alert_end` accounts for that of this transaction, and of the claim.
+        # Further markers may come between. `alert_end` includes the markers of this transaction and of the claim.
         least = self.meta.alert_end - 3, self._state_offset + len(written)
         offset, time_ms, state_offset = await self._log.transact(Transaction(alerts, rejects, written, claim))
         self._require_same("alerts", offset, least[0])
@@ -290,7 +290,7 @@ class Journal:
         return len(published)
 
     def _require_same(self, name: str, offset: int | None, least: int) -> None:
-        """Raise `RecordsLost` where a record's offset is below those of earlier records; the next `open` finds out."""
+        """Raise `RecordsLost` if a record got an offset below ``least``, the end of earlier records."""
         if offset is not None and offset < least:
             topic = getattr(self._settings.topics, name)
             raise RecordsLost(
@@ -299,7 +299,7 @@ class Journal:
             )
 
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
-        """Encode events as they enter the outbox, so that a second publication has the same bytes."""
+        """Encode events when they enter the outbox, so that a second publication has the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
         proves = dict.fromkeys(released.CLOSING, self.records.sealing.prove)
         return [

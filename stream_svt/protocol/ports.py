@@ -1,7 +1,7 @@
 """The interfaces that the protocol needs: one shard's log, its queries and commands, a clock, an observer.
 
-A call either has its effect and returns, or raises. `Fenced` and `BrokerUnavailable` leave the outcome unknown: what
-was written may or may not appear until `Log.fence` has returned again.
+A call either has its effect and returns, or raises. After `Fenced` and `BrokerUnavailable` the outcome is unknown:
+written records may still appear until `Log.fence` has returned again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction writes, to the shard's partition of three topics.
+    """Content of one transaction, for the shard's partition of three topics.
 
-    ``records`` are by key, None for a tombstone; ``meta`` comes last. With ``claim``, the permission to write to all
-    three topics is checked, even if nothing is written to some.
+    ``records`` are by key, None for a tombstone; ``meta`` comes last. With ``claim``, the permission to write is
+    checked for all three topics, even for topics without a record.
     """
 
     alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)
@@ -38,10 +38,10 @@ class Transaction:
 
 
 class Written(NamedTuple):
-    """What a transaction wrote: offset of its newest alert (None without one), its time, and offset of its last record.
+    """Position of a written transaction: offset of its newest alert (None without one), time, last offset.
 
-    ``time_ms`` is in milliseconds since 1970, set by the broker where the topic says so, else by this worker. The last
-    record is that of the state partition, None where it is not known.
+    ``time_ms`` is in milliseconds since 1970, set by the broker if the topic has append times, otherwise by this
+    worker. ``state_offset`` is the offset of the last record of the state partition, None if unknown.
     """
 
     alert_offset: int | None
@@ -59,7 +59,7 @@ class Log(Protocol):
         """Write everything or nothing."""
 
     async def topic_ids(self) -> dict[str, str]:
-        """Return the ids of the state topic and the alert topic, where brokers have them."""
+        """Return the ids of the state topic and the alert topic, if brokers have ids."""
 
     async def check_fenced(self) -> None:
         """Raise `Fenced` if another writer has taken over; writes nothing to the state and alert partitions."""
@@ -72,8 +72,8 @@ class Log(Protocol):
     ) -> tuple[int, int]:
         """Pass the records of the alert partition from an offset (None: its beginning) to ``take``.
 
-        Uncommitted records are included, unless only ``committed`` ones are asked for. Return the first offset that the
-        partition still holds, and its end.
+        Uncommitted records are included, unless ``committed``. Returns the first offset that the partition still
+        has, and its end.
         """
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Feed(Protocol):
         """Return first and end offset of the shard's partition of each topic."""
 
     async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics, where brokers have them: a topic that is created again has another one."""
+        """Return the ids of topics, if brokers have ids. A topic that is created again has another id."""
 
     async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
         """Pass the records from an offset to the topic's end, as of now, to ``take``; the next fetch is unchanged."""
@@ -108,39 +108,40 @@ class Feed(Protocol):
     ) -> Mapping[str, Sequence[Record]]:
         """Return the next records after at most ``max_wait`` seconds; none when a rebalance begins.
 
-        Topics that are not named are paused until they are fetched. Raises `Stopped` if the shard was told to stop and
-        nothing was consumed, `RecordsLost` if the next records of a topic are gone, and `RecordsUnreadable` if they
-        cannot be read and no other topic has any.
+        Other topics are paused until they are fetched. Raises `Stopped` if the shard was told to stop and no record
+        was consumed, `RecordsLost` if the next records of a topic are gone, and `RecordsUnreadable` if the next
+        records of a topic cannot be read and no other topic has records.
         """
 
     def position(self, topic: str) -> int | None:
-        """Return the offset of the next fetch, None where `seek` named none.
+        """Return the offset of the next fetch; None before the first `seek`.
 
-        It has passed every record that a fetch returned, and the markers, aborted and compacted records behind them.
+        It is past every record that a fetch returned, and past the markers, aborted and compacted records after
+        them.
         """
 
     def seek(self, topic: str, offset: int) -> None:
-        """Read on from this offset."""
+        """Continue to read at this offset."""
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end of the topic as of the last fetch, open transactions included; None if not known yet."""
+        """Return the end of the topic as of the last fetch, including open transactions; None if unknown."""
 
 
 class Decoder(Protocol):
     """Turns records of one query topic into a batch."""
 
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
-        """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
+        """Return the number of leading records that can be decoded now, and why the next one cannot."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries in the first of consecutive records, at least one; malformed ones go to `rejects`.
 
-        The records that the batch covers are those before its `end`.
+        The batch covers the records before its `end`.
         """
 
 
 class ShardWorkload(Protocol):
-    """What a shard runs."""
+    """The specification, engine and decoders of shards."""
 
     @property
     def spec(self) -> ApplicationSpec:
@@ -168,8 +169,8 @@ class ShardWorkload(Protocol):
 class Clock:
     """Time as functions: seconds of a monotonic clock, seconds since 1970, and a sleep.
 
-    ``sleep(0)`` waits until it is the shard's turn among all shards that have work. In a context of ``ahead`` no other
-    shard gets a turn, for a short time.
+    ``sleep(0)`` waits for the shard's turn among all shards that have work. In a context of ``ahead`` the shard has
+    priority for a short time: no other shard gets a turn.
     """
 
     now: Callable[[], float]
@@ -179,10 +180,10 @@ class Clock:
 
 
 class Observer(Protocol):
-    """Counts and times what a shard does, once durable; `stream_svt.worker.metrics` defines the names."""
+    """Counts and times the durable work of a shard; `stream_svt.worker.metrics` defines the names."""
 
     def committed(self, commit: Commit) -> None:
-        """Count what a durable commit holds."""
+        """Count the events and tests of a durable commit."""
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Raise a counter."""

@@ -1,4 +1,4 @@
-"""Records of one partition as columns: no object is made for a record until it is asked for."""
+"""Records of one partition as columns: a record becomes an object only on access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 class Record(Protocol):
     """A record of a partition; `aiokafka.ConsumerRecord` fits.
 
-    ``timestamp`` is in milliseconds since 1970, set by the broker where the topic says so.
+    ``timestamp`` is in milliseconds since 1970, set by the broker if the topic has append times.
     """
 
     offset: int
@@ -40,13 +40,13 @@ class OneRecord:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Records(Sequence[Record]):
-    """Records in the order of their offsets; those of one fetch need not be consecutive (compaction, markers).
+    """Records in the order of their offsets, which may have gaps (compaction, markers).
 
     Attributes:
-        buffer: Holds all keys and values.
+        buffer: All keys and values.
         offset, timestamp: One per record.
-        key_start, key_length, value_start, value_length: Slices of ``buffer``; a length of -1 stands for null.
-        headers: Of the records that have some, by index.
+        key_start, key_length, value_start, value_length: Slices of ``buffer``; a length of -1 means null.
+        headers: Headers of the records that have any, by index.
     """
 
     buffer: bytes
@@ -151,7 +151,7 @@ class Records(Sequence[Record]):
 
 
 def slices(buffer: bytes, start: Integers, length: Integers) -> list[bytes | None]:
-    """Return slices of a buffer; a length of -1 stands for None."""
+    """Return slices of a buffer; a length of -1 means None."""
     ends = zip(start.tolist(), (start + length).tolist(), strict=True)
     return [None if end < begin else buffer[begin:end] for begin, end in ends]
 

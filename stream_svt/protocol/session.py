@@ -1,8 +1,8 @@
 """One session of a shard: it takes the state over, steps the engine, commits, and hands over, in the right order.
 
-- A batch is stepped again only after the commit the engine asked for (`durable_first`).
-- Commands and a changed specification take effect between two commits, and after a takeover only once everything the
-  previous owner could have read has been replayed.
+- A batch is stepped again only after the commit that the engine asked for (`durable_first`).
+- Commands and a changed specification take effect between two commits. After a takeover they wait until everything
+  that the previous owner may have read has been replayed.
 - After an error nothing in memory is trusted: the session ends and the next one reads the state.
 """
 
@@ -48,12 +48,12 @@ IDLE_FETCH = 5.0
 FARTHEST_AHEAD = 600.0
 """Seconds that a query's timestamp may be ahead of this worker's clock, if durations depend on timestamps."""
 IDLE_MARGIN = 3600.0
-"""Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
-stamped by a broker with a slow clock, must not be late."""
+"""Seconds that a watermark stays behind the clock once a topic is read to its end: a record in an open transaction,
+or with the timestamp of a slow clock, must not be late."""
 MANY = 10_000
-"""Queries of a batch beyond which it is one of many."""
+"""A batch with more queries than this counts as part of a backlog."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
-"""Seconds before each further attempt to decode records whose schema is missing."""
+"""Seconds before the second and later attempts to decode records whose schema is missing."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -69,18 +69,19 @@ class ShardSession(TransactionLoop):
     _replaced: set[str] = field(init=False, default_factory=set)
     """Topics that were created again since the state was written."""
     _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
-    """By topic, the offset up to which an earlier owner may have stepped it."""
+    """By topic, the offset before which an earlier owner may have stepped records."""
     _replayed: bool = field(init=False, default=False)
     _ends: Mapping[str, int] = field(init=False, default_factory=dict)
-    """Ends of topics when the replay was complete, of those not read to there, and when these were read."""
+    """Ends of topics when the replay was complete, without topics that were read to there, and the time of these
+    ends."""
     _ends_read_ms: int = field(init=False, default=0)
     _undecoded: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
-    """By topic whose next record cannot be decoded yet, when to try again and the number of tries."""
+    """By topic whose next record cannot be decoded yet: the time of the next try, and the number of tries so far."""
 
     # Taking over
 
     async def open(self) -> None:
-        """Take the state over and find where to read each topic; raises as `Journal.open`, or `ConfigError`."""
+        """Take the state over and seek each topic; raises the errors of `Journal.open`, and `ConfigError`."""
         self.status.signal(ShardSignal.OPENED)
         began = self.clock.now()
         records = await self.journal.open()
@@ -96,7 +97,7 @@ class ShardSession(TransactionLoop):
         await self.in_slices(close_undeclared(engine), commits=True)
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
-        if self.commands.closing:  # nothing is tested any more, so nothing is replayed
+        if self.commands.closing:  # no query is tested any more, so no query is replayed
             await self.in_slices(retire(engine), commits=True)
         else:
             await self.in_slices(take_mutes(engine), commits=True)
@@ -110,7 +111,7 @@ class ShardSession(TransactionLoop):
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     async def _compare_topic_ids(self) -> None:
-        """Find out which topics were created again; those of which something was read keep their stored id for now."""
+        """Find the topics that were created again. Topics of which records were read keep their stored id for now."""
         known, engine = self.journal.meta.topic_ids, self.engine
         found = await self.feed.topic_ids([*self.workload.topics, self.control])
         self._replaced = created_again(known, found)
@@ -119,7 +120,10 @@ class ShardSession(TransactionLoop):
         self.status.topic_ids = {**known}
 
     async def _seek_commands(self, first: int, end: int) -> None:
-        """Read commands on from the stored offset; withdrawals up to the end take precedence over what lies before."""
+        """Seek the control partition to the stored offset, after noting the withdrawals up to its present end.
+
+        A withdrawal takes precedence over the commands before it.
+        """
         start = self.commands.begin_at(first, end, replaced=self.control in self._replaced)
         if start < end:
             await self.feed.scan(self.control, start, self.commands.note_withdrawal)
@@ -130,7 +134,7 @@ class ShardSession(TransactionLoop):
         gone = retired_datasets(workload.spec, records, meta.progress)
         await self.in_slices(workload.gather(self.shard, gone))
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
-        engine.topic_ids = meta.topic_ids  # a successor begins with those of the positions that it takes over
+        engine.topic_ids = meta.topic_ids  # a successor begins with the ids of its positions
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
         await self.publish_backlog()  # a commit is allowed only after all earlier charges are published
         progress = self.journal.meta.progress
@@ -144,7 +148,7 @@ class ShardSession(TransactionLoop):
             engine.adopt(workload.version)
 
     def _compare_versions(self, progress: bytes) -> None:
-        """Refuse a configuration older than the one adopted, or a different one with the same number."""
+        """Refuse a configuration that is older than the adopted one, or differs from it and has the same number."""
         adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
         number, wanted = self.workload.version
         if number < adopted:
@@ -161,7 +165,7 @@ class ShardSession(TransactionLoop):
             raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
     async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
-        """Seek every topic to its stored offset; return the offsets up to which a previous owner may have stepped."""
+        """Seek every topic to its stored offset; return the offsets up to which earlier owners may have stepped."""
         engine = self.engine
         starts: dict[str, int] = {}
         for topic in self.workload.topics:
@@ -192,7 +196,7 @@ class ShardSession(TransactionLoop):
         return replay_to
 
     async def _await_acceptance(self, lost: Mapping[str, int], spans: Spans) -> None:
-        """Park until an `accept-loss` came for each topic whose next records are gone."""
+        """Park until an `accept-loss` has arrived for each topic whose next records are gone."""
         left = dict(lost)
         while left:
             self._park(left, spans)
@@ -235,7 +239,7 @@ class ShardSession(TransactionLoop):
         topic, engine = command.topic, self.engine
         first, end = (await self.feed.spans([topic]))[topic]  # retention may have deleted more
         await self.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
-        # In a topic that was created again, no monitor has read what its offset says.
+        # In a topic that was created again, no monitor has read the records before its stored offset.
         operations.skip_lost_records(engine, topic, first, -1 if topic in self._replaced else end)
         self.journal.meta.topic_ids |= await self.feed.topic_ids([topic])
         self.status.topic_ids = {**self.journal.meta.topic_ids}
@@ -272,7 +276,7 @@ class ShardSession(TransactionLoop):
             except Stopped:
                 break
             except RecordsUnreadable:
-                await self.hand_over()  # an operator may delete what precedes them, too
+                await self.hand_over()  # an operator may also delete the records before them
                 raise
             self.fetched_at = self.clock.now()
             await self._process(records)
@@ -299,7 +303,7 @@ class ShardSession(TransactionLoop):
         return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
-        """Step the engine through fetched records; once the shard is to be handed over, seek back to the rest."""
+        """Step the engine through fetched records; before a handover, seek back to the rest."""
         interrupted = False
         for topic, fetched in records.items():
             if topic == self.control:
@@ -311,7 +315,7 @@ class ShardSession(TransactionLoop):
         self.advance_positions()
 
     def _decodable(self, topic: str, fetched: Records) -> Records:
-        """Return the records before the first one that cannot be decoded yet; that one is read again later."""
+        """Return the records before the first record that cannot be decoded yet, and seek back to that record."""
         count, why = self._decoders[topic].lack(fetched)
         if not why:
             if self._undecoded.pop(topic, None) and not self._undecoded:
@@ -330,12 +334,12 @@ class ShardSession(TransactionLoop):
         return fetched[:count]
 
     async def _step_through(self, topic: str, fetched: Records) -> bool:
-        """Step the engine through records of a topic, committing where it must be durable first.
+        """Step the engine through records of a topic, and commit where the engine must be durable first.
 
         A backlog can take many commits. Return whether all records were stepped; if the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        if len(fetched) > FEW:  # fewer are decoded in the turn in which they were fetched
+        if len(fetched) > FEW:  # a smaller batch is decoded in the turn in which it was fetched
             await self.yield_turn()
         found, future = self._split_future(topic, fetched)
         self.observer.count("records_total", topic, by=len(found))
@@ -358,7 +362,7 @@ class ShardSession(TransactionLoop):
     async def _step_batch(self, batch: QueryBatch, count: int, *, commits: bool, is_last: bool) -> bool:
         """Step the engine through a batch of ``count`` records, and commit if it is urgent, or ``commits``.
 
-        ``is_last``: nothing that was fetched of its topic follows.
+        ``is_last``: no fetched record of its topic follows.
         """
         topic = batch.topic
         if batch.end > self.read_to.get(topic, 0):
@@ -389,12 +393,15 @@ class ShardSession(TransactionLoop):
         return True
 
     def _is_behind(self, batch: QueryBatch) -> bool:
-        """Tell whether so much waits that its throughput counts: what is charged is published with the next commit."""
+        """Return whether the backlog makes throughput matter more than latency.
+
+        Charged events are then published with the next commit, not at once.
+        """
         unread = (self.feed.high_water(batch.topic) or 0) - (self.engine.next_offset(batch.topic) or 0)
         return len(batch) > MANY or unread > self.policy.max_records
 
     def _split_future(self, topic: str, found: Records) -> tuple[Records, TimestampAhead | None]:
-        """Return the records before the first one stamped too far in the future, and the error for that one, if any."""
+        """Return the records before the first one with a timestamp too far ahead, and the error for that one."""
         latest = self._latest_ms
         if not self.engine.needs_timestamps(topic) or int(found.timestamp.max()) <= latest:
             return found, None
@@ -414,11 +421,11 @@ class ShardSession(TransactionLoop):
 
     @property
     def _latest_ms(self) -> int:
-        """The latest timestamp of a query that durations count for, now."""
+        """The latest timestamp, in ms, that a query of a monitor with durations may have now."""
         return int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
 
     async def _barrier(self) -> None:
-        """Carry out what must happen between commits: commands and, after the replay, the change of specification."""
+        """Do the work that must happen between commits: commands and, after the replay, the change of specification."""
         self.status.beat = self.clock.now()
         if not self._replayed:
             await self._finish_replay()
@@ -429,7 +436,7 @@ class ShardSession(TransactionLoop):
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:
-        """Carry out a command, or begin one to many datasets: its number becomes durable with its effect."""
+        """Carry out a command, or begin a command to many datasets. Its number becomes durable with its effect."""
         if command.for_many:
             self.consume_number(command, accepted=False, in_progress=CommandProgress(command))
         else:
@@ -475,7 +482,7 @@ class ShardSession(TransactionLoop):
         log.info("event=shard_replayed shard=%d", self.shard)
 
     def _advance_watermarks(self) -> bool:
-        """Find out which periods are over, at first and for each topic read to its end; return whether one was."""
+        """Find the periods that are over, at first and for each topic read to its end; return whether there are any."""
         reached = {
             topic: end
             for topic, end in self._ends.items()

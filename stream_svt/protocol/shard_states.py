@@ -16,7 +16,7 @@ from stream_svt.transitions import follow
 
 
 class ShardState(StrEnum):
-    """What a shard is doing, as shown by metrics and the status API."""
+    """State of a shard, as shown by metrics and the status API."""
 
     OPENING = "opening"
     REPLAYING = "replaying"
@@ -32,7 +32,7 @@ OPEN = frozenset({ShardState.REPLAYING, ShardState.RUNNING})
 
 
 class ShardSignal(StrEnum):
-    """What can happen to a shard."""
+    """Events that change the state of a shard."""
 
     OPENED = "opened"
     TAKEN_OVER = "taken over"
@@ -45,7 +45,7 @@ class ShardSignal(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a shard is parked or a worker is outside its group, for machines; `ShardStatus.reason` says it in words."""
+    """Why a shard is parked or a worker is outside its group, in one word; `ShardStatus.reason` is for people."""
 
     NONE = ""
     STATE_UNREADABLE = "state-unreadable"
@@ -90,10 +90,10 @@ TRANSITIONS: Mapping[tuple[ShardState, ShardSignal], ShardState] = {
 class ShardStatus:
     """The published status of a shard; all of it is committed or public.
 
-    ``outbox`` is the number of charged events that are not published yet; ``totals`` is None until the shard's state
-    was read; ``read_ms`` has the broker's timestamp of the newest query read, by topic, 0 for none; ``topic_ids`` are
-    those at the takeover. ``reason`` says in words, and ``cause`` for machines, why the shard is not open, or why one
-    of its topics waits.
+    ``outbox`` is the number of charged events that are not published yet. ``totals`` is None until the shard's state
+    was read. ``read_ms`` has by topic the broker's timestamp of the newest query read, 0 for none. ``topic_ids`` are
+    the ids at the takeover. ``cause`` and ``reason`` are why the shard is not open, or why one of its topics waits:
+    in one word, and for people.
     """
 
     shard: int

@@ -1,4 +1,4 @@
-"""Commits what the engine of a shard holds, publishes charged events, and carries out commands between commits."""
+"""Commits the changes of a shard's engine, publishes charged events, and reads commands between commits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 COMMANDS_AT_ONCE = 50
 """Control records that are checked before other shards get a turn: their signatures take a few milliseconds."""
 REPORTED = 100
-"""Reports of refused commands and replies to repeated ones in a burst, refilled by one each second; further ones are
-only counted."""
+"""Largest burst of reports of refused commands and of replies to repeated commands. The allowance grows by one each
+second; beyond it, refusals are only counted."""
 POSITIONS_EVERY = 5.0
-"""Seconds between two commits of nothing but positions: a producer may write markers without end."""
+"""Seconds between two commits of positions alone: a producer may write markers without end."""
 FEW = 2000
-"""Records, and queries of a batch, up to which a shard goes on in the same turn: a few milliseconds."""
+"""Number of records, and of queries of a batch, that a shard processes in the same turn: a few milliseconds."""
 READ_AHEAD = 2
-"""How far past a commit records may be stepped, in multiples of `max_records`: the most that a takeover replays."""
+"""Records that may be stepped past a commit, in multiples of `max_records`: the most that a takeover replays."""
 
 
 @dataclass(eq=False, kw_only=True)
 class TransactionLoop:
-    """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
+    """Writes transactions, at ticks if the policy has a cadence, and reads commands between them.
 
-    ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` says where reading of a new topic
-    starts. A takeover sets ``engine`` and ``commands``.
+    ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` is the end of a new topic at
+    which reading starts. A takeover sets ``engine`` and ``commands``.
     """
 
     shard: int
@@ -60,7 +60,7 @@ class TransactionLoop:
         self.fetched_at = 0.0  # when the current records were fetched
         self.stepped_to: dict[str, int] = {}  # by query topic, the end of the batches stepped
         self.advanced = (
-            False  # whether a position is past the committed one, though nothing else is to be committed
+            False  # whether a position is past the committed one, although nothing else is to be committed
         )
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._reports_full_at = self.clock.now()
@@ -68,12 +68,12 @@ class TransactionLoop:
 
     @property
     def read_to(self) -> dict[str, int]:
-        """By query topic, the offset that bounds what any owner may have stepped."""
+        """By query topic, the offset before which any owner may have stepped records."""
         return self.journal.meta.read_to
 
     @property
     def positions_due(self) -> bool:
-        """Whether positions are to be committed, though nothing else is."""
+        """Whether positions are to be committed, although nothing else is."""
         wait = max(POSITIONS_EVERY, self.policy.interval / 1000)
         return self.advanced and self.clock.now() - self._last_commit >= wait
 
@@ -96,10 +96,10 @@ class TransactionLoop:
                 await self.yield_turn()
 
     async def commit(self, *, at_once: bool = False, last: bool = False) -> None:
-        """Commit what the engine holds; then publish until the rest fits into the next transaction.
+        """Commit the engine's changes; then publish until the rest fits into the next transaction.
 
-        With ``at_once`` little work precedes, and the first request is sent in the same turn. ``last``: no record is
-        stepped before the next commit.
+        ``at_once``: do not yield before committing, because little work precedes. ``last``: no record is stepped
+        before the next commit.
         """
         if not at_once:
             await self.yield_turn()
@@ -113,7 +113,7 @@ class TransactionLoop:
         self.journal.meta.commands = self.commands.snapshot
         shown = await self.journal.commit(commit)
         self.engine.committed()
-        # The commit is durable from here on; nothing of it may be shown earlier.
+        # The commit is durable from here on; no part of it may be shown earlier.
         now = self.clock.now()
         status = self.status
         status.views.update({view.dataset: view for view in commit.views})
@@ -135,11 +135,11 @@ class TransactionLoop:
         return {topic: offset for topic, offset in each if offset is not None}
 
     def _stepped(self, topic: str, offset: int) -> int:
-        """Return the offset before which any owner may have stepped records; all of the last owner's are replayed."""
+        """Return the offset before which any owner may have stepped records of a topic; a takeover replays them."""
         return max(self.stepped_to.get(topic, 0), offset)
 
     def advance_positions(self, topics: Iterable[str] | None = None) -> None:
-        """Take the feed's positions over, where everything that it returned of these topics (None: all) was stepped."""
+        """Advance to the feed's positions in ``topics`` (None: all), of which every returned record was stepped."""
         for topic in self.engine.topics() if topics is None else topics:
             if (offset := self.feed.position(topic)) is not None:
                 self.advanced |= self.engine.advance(topic, offset)
@@ -164,7 +164,7 @@ class TransactionLoop:
     async def hand_over(self, *, ends: bool = False) -> None:
         """Commit positions and publish all charged events, so that the next owner repeats nothing.
 
-        ``ends``: no record is stepped before a further commit, so that the next owner may read under another
+        ``ends``: no record is stepped before another commit, so that the next owner may read under another
         specification at once.
         """
         more = (
@@ -199,7 +199,7 @@ class TransactionLoop:
     # Commands
 
     def take_commands(self, records: Iterable[Record]) -> None:
-        """Take fetched records of the control partition in, for `next_command`."""
+        """Add fetched records of the control partition to those that `next_command` reads."""
         for record in records:
             self.commands.note_withdrawal(record)
             self.unread.append(record)
@@ -230,7 +230,7 @@ class TransactionLoop:
         self.consume_number(command, accepted=accepted)
 
     async def _find_command(self, phase: CommandPhase) -> Command | None:
-        """Return a command that may be carried out unless it has expired; None if there is none."""
+        """Return the next command that may be carried out unless it has expired, or None."""
         if (command := self.commands.ready(phase, self.journal.time_ms)) is not None:
             return command
         while self.unread:
@@ -293,7 +293,7 @@ class TransactionLoop:
             self.observer.count("records_rejected_total", self.control, reason)
 
     def _may_report(self) -> bool:
-        """Tell whether the rate limit, a bucket that is full again at a known time, admits one more report."""
+        """Return whether the rate limit admits one more report: a bucket that is full again at a known time."""
         now = self.clock.now()
         full_at = max(self._reports_full_at, now) + 1
         if self.engine.full or full_at - now > REPORTED:

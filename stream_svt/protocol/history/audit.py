@@ -1,10 +1,11 @@
 """Recomputes every charge from released events, and checks that the ledgers balance.
 
 Per shard, events are numbered without gaps and ids are unique. Per dataset, the charges of all events add up to the
-running total of each event, and no total exceeds its limit. Per run, runs and alerts are numbered without gaps, and no
-top follows a run's end. Alerts of the monitors as configured have the price of their branch, and their runs the price
-of opening a run. The stored state, where it can be read, has the same ledgers, waiting events included; reservations
-are those of the open runs, closed runs have no secrets left, and no state is older than its alerts.
+running total of each event, and no total exceeds its limit. Per run, runs and alerts are numbered without gaps, and
+no top follows a run's end. Alerts of the configured monitors have the price of their branch, and their runs the
+price of opening a run. The stored state, if it can be read, has the same ledgers, including waiting events. Its
+reservations are the reservations of the open runs, its closed runs have no secrets, and it is not older than its
+alerts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stream_svt.settings.datasets import Watermarks, is_over
 from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
-"""Findings that are kept; further ones are only counted."""
+"""Largest number of findings that are kept; the others are only counted."""
 _OLDER = (
     "the state is older than the alerts, which is typical of a restored backup (or the last event is forged). A worker "
     "that takes the shard over parks it, for it would spend budgets twice: restore the newest state, or close the "
@@ -59,9 +60,9 @@ class RunTally:
 class DatasetTally:
     """Totals of the events of one dataset, all on one partition; amounts in ledger units.
 
-    ``before`` was spent before the first event that the topic still holds, ``carried`` of it by an earlier application.
-    ``charge``, ``reserved`` and ``last``, the number in its id, are those of the newest event; ``monitor_alerts`` count
-    alerts by monitor; ``retired`` is the reason of its end.
+    ``before`` was spent before the first event that the topic still has, and ``carried`` of it by an earlier
+    application. ``charge``, ``reserved`` and ``last`` (the number in the id) are from the newest event.
+    ``monitor_alerts`` counts alerts by monitor; ``retired`` is the reason of the dataset's end.
     """
 
     dataset: str
@@ -93,7 +94,7 @@ def amount_text(units: int, kind: Kind) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
+    """Verified content of the state topic for one shard; ``waiting`` are charged events that are not yet published."""
 
     shard: int
     last_event: int
@@ -121,10 +122,10 @@ class Audit:
     All ledgers balance if ``findings`` is empty. Alerts are checked against the prices of the configured ``monitors``;
     prices of another version of a monitor are not checked.
 
-    ``truncated`` holds the partitions whose oldest events are gone; the charges of those are taken from the first event
-    left. ``ledgers`` counts the ledgers in the state, None if no state was read; ``unreadable`` says which shards could
-    not be read, and why. ``carried_from`` and ``closed`` name the applications before and after. ``partitioning`` is
-    the number of partitions and the partitioner by which the application began.
+    ``truncated`` has the partitions whose oldest events are gone; their earlier charges are taken from the first
+    event left. ``ledgers`` counts the ledgers in the state, None if no state was read. ``unreadable`` has the shards
+    that could not be read, with the reason. ``carried_from`` and ``closed`` name the applications before and after.
+    ``partitioning`` is the number of partitions and the partitioner by which the application began.
     """
 
     monitors: InitVar[Iterable[MonitorSpec]] = ()
@@ -341,7 +342,7 @@ class Audit:
                     self.add(state.shard, number, event)
             last, subject = self.last_sequence[state.shard], f"state of shard {state.shard}"
             if state.last_event and not last:
-                # The partition was recreated, and nothing was published since.
+                # The partition was recreated, and no event was published since.
                 self.truncated.add(state.shard)
             elif last != state.last_event:
                 message = f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"

@@ -1,12 +1,11 @@
 """The rest of each budget of a closed application, computed from its alert partitions.
 
-A shard closed by its owner has published a balance of every dataset, proved with its sealing key: those balances count.
-For any other shard all events are read, uncommitted ones included, and the highest sum of spent and reserved counts as
-spent for each dataset: the start of a run is published before its outcomes, so unpublished outcomes cannot cost more.
-Where events may be missing, the budget that they could have charged counts as spent.
-
-Of the periods that had begun, only the datasets in the file go on, each with its balance. The series that alerts muted
-stay muted, and each monitor goes on where the event that closed its shard says that it stopped.
+A shard closed by its owner has published a balance of every dataset, proved with its sealing key: those balances
+count. For any other shard all events are read, including uncommitted ones, and for each dataset the highest sum of
+spent and reserved counts as spent. The start of a run is published before its outcomes, so unpublished outcomes
+cannot cost more. If events may be missing, the budget that they could have charged counts as spent. Of the periods
+that had begun, only the datasets in the file continue, each with its balance. The series that alerts muted stay
+muted. Each monitor continues at the position in the event that closed its shard.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ from stream_svt.wording import listed, more
 _EXACT = 2**50
 """Units up to which a released amount is exact; larger amounts are rounded up by a few units."""
 SHOWN = 10
-"""Datasets of a generator, datasets declared by name, and partitions of a topic that a summary shows one by one."""
+"""Largest number of a generator's datasets, of named datasets, and of a topic's partitions that a summary lists."""
 SOON_MS = 600_000
-"""Milliseconds that a query may be stamped ahead of its worker's clock."""
+"""Milliseconds that a query's timestamp may be ahead of its worker's clock."""
 
 
 class CarryOverRefused(StreamSvtError):
@@ -63,10 +62,10 @@ class CarryOverRefused(StreamSvtError):
 
 @dataclass(slots=True)
 class Shown:
-    """What the events of one dataset show, in ledger units.
+    """Amounts of one dataset by its events, in ledger units.
 
-    ``highest`` is the most ever spent and reserved; ``last`` is the number of the newest event. ``balance`` are the
-    final amount spent and the limit, if the owner proved them; ``ended`` tells whether its period is over.
+    ``highest`` is the largest sum of spent and reserved; ``last`` is the number of the newest event. ``balance`` has
+    the final amount spent and the limit, if the owner proved them; ``ended``: whether the period is over.
     """
 
     kind: Kind
@@ -85,21 +84,22 @@ Ends = dict[str, int]
 
 @dataclass(slots=True)
 class ShardHistory:
-    """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
+    """The alert partition of one shard: a pass over all its records in order of offsets, even uncommitted ones.
 
     Attributes:
-        is_proved: Tells whether a proof fits a content (see `stream_svt.protocol.sealing.proof_checker`).
-        closed: How the shard was closed: by its state, or by a proved event of its owner. Later events are ignored if
-            that event is proved; otherwise they can only add to what counts as spent.
+        is_proved: Returns whether a proof fits a content (see `stream_svt.protocol.sealing.proof_checker`).
+        closed: How the shard was closed: by its state, or by a proved event of its owner. Later events are ignored
+            if that event is proved; otherwise they can only add to the amount that counts as spent.
         gap: Number of the first event after the last gap: earlier events may be missing. 0 if there is no gap; larger
             than every number if later events may be missing, too.
         conflict: Whether the events belong to different histories: two origins of one number, or two states.
         partitions, partitioner, cluster: From the first event of the state; 0 and "" if it is missing.
         lost: Whether the events are a part of unknown extent.
-        watermarks, positions: From the event that closed the shard in order: which generated periods were over, and
-            where each monitor stopped.
-        mutes: By dataset and monitor; `_ENDED` is the end of one that is over, as those that end with a run are.
-        removed: Datasets and monitors that were removed, which ended their mutes; the other name is empty.
+        watermarks, positions: From the event that closed the shard in order: the ends of generated periods that were
+            over, and the positions where monitors stopped.
+        mutes: Mutes by dataset and monitor. `_ENDED` is the end of a mute that is over, such as a mute until the end
+            of a run.
+        removed: Removed datasets and monitors, whose mutes ended; the other name of the pair is empty.
     """
 
     application: str
@@ -133,7 +133,7 @@ class ShardHistory:
         return self._balances == balances and not self.conflict
 
     def take(self, record: Record) -> None:
-        """Take the next record in; records that are no events of the shard are skipped."""
+        """Add the next record; records that are not events of the shard are skipped."""
         event = event_in(record.value)
         if event is None or event.source != SOURCE + self.application or event.shard != self.shard:
             return
@@ -172,7 +172,7 @@ class ShardHistory:
             self.gap = LARGEST_SEQUENCE + 1
 
     def _number(self, event: AnyEvent) -> None:
-        """Compare number and origin with those before."""
+        """Compare number and origin with those of the events before."""
         self._state = self._state or event.stateid
         self.conflict |= event.stateid != self._state
         origin = int.from_bytes(blake2b(event.origin.encode(), digest_size=8).digest(), "big")
@@ -213,7 +213,7 @@ class ShardHistory:
                 self._end_mutes("", data.monitor)
 
     def _mute(self, dataset: str, monitor: str, series: object, until: object) -> None:
-        """Apply what an alert or a command says about a series; without an end it is not muted any more."""
+        """Set the mute of a series from an alert or a command; without an end, remove it."""
         if not isinstance(series, str):
             return
         ends = self.mutes.setdefault((dataset, monitor), {})
@@ -230,7 +230,7 @@ class ShardHistory:
         }
 
     def _stopped(self, detail: Mapping[str, Any]) -> None:
-        """Take over what the event says that closed the shard; one that gave the state up says nothing."""
+        """Store positions and watermarks of the event that closed the shard; without a state it has none."""
         with contextlib.suppress(msgspec.ValidationError):
             self.positions = msgspec.convert(detail.get("positions", {}), dict[str, MonitorPosition])
             self.watermarks = msgspec.convert(detail.get("watermarks", {}), dict[str, int])
@@ -262,9 +262,9 @@ class ShardHistory:
         return note
 
     def is_running(self, name: str, end: int, pattern: str, soon_ms: int) -> bool:
-        """Return whether a generated dataset goes on whose period ends at a moment, and had begun before ``soon_ms``.
+        """Return whether a generated dataset continues, given its period's end; it had begun before ``soon_ms``.
 
-        One that no event shows does, unless its period may be over.
+        A dataset without events continues, unless its period may be over.
         """
         shown = self.datasets.get(name)
         if self.complete:
@@ -272,7 +272,7 @@ class ShardHistory:
         return end > soon_ms if shown is None else not shown.ended
 
     def left(self, name: str, limit: int, before: int) -> tuple[int, int]:
-        """Return what counts as spent of a declared dataset, and its limit."""
+        """Return the amount of a declared dataset that counts as spent, and its limit."""
         shown = self.datasets.get(name)
         if self.conflict:  # the charges of all histories add up
             return _nothing_left(shown, limit)
@@ -297,11 +297,12 @@ def carry_over(
     now_ms: int,
     source_ended: bool = False,
 ) -> tuple[Carried, list[str]]:
-    """Return what a successor takes over from an application, as last configured, and notes for operators.
+    """Return the balances and positions for a successor of an application, and notes for operators.
 
-    ``shards`` were read from topic ``alerts`` of the ``cluster``; ``home`` returns the shard of a dataset. If no event
-    is left, ``now_ms`` is taken as the time of the close. ``source_ended`` states that a mirror holds the last event of
-    a source that has ended. Raises `CarryOverRefused` if a shard is not closed, or is closed for another successor.
+    ``spec`` was configured last. ``shards`` were read from topic ``alerts`` of the ``cluster``; ``home`` returns the
+    shard of a dataset. If no event is left, ``now_ms`` is taken as the time of the close. ``source_ended`` states
+    that a mirror has the last event of a source that has ended. Raises `CarryOverRefused` if a shard is not closed,
+    or is closed for another successor.
     """
     mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}
     _require_closed(shards, successor, mirrored)
@@ -328,7 +329,7 @@ def carry_over(
         datasets[name] = Balance(terms.unit, terms.kind, before, limit, spent)
     for one in shards:
         for name, shown in one.datasets.items():
-            # Of what is no longer declared only a proved balance leaves anything; without it, no period goes on.
+            # Of datasets that are no longer declared, only those with a proved balance continue.
             proved = None if one.conflict else shown.balance
             if name not in declared and (proved is not None or not is_over(name, begun)):
                 spent, limit = proved or _nothing_left(shown, 1)
@@ -345,7 +346,7 @@ def carry_over(
 
 
 def _begun(spec: ApplicationSpec, shards: Sequence[ShardHistory], soon_ms: int) -> dict[str, int]:
-    """Return, by pattern, the end of the last period that events show or that began until soon after the close."""
+    """Return, by pattern, the end of the last period that has events or began until soon after the close."""
     found = dict(spec.carried.begun)
     patterns = {generator.pattern for generator in spec.generators}
     patterns.update(dataset.terms.pattern for dataset in spec.datasets if dataset.terms.pattern)
@@ -359,7 +360,7 @@ def _begun(spec: ApplicationSpec, shards: Sequence[ShardHistory], soon_ms: int) 
 def _declared(
     spec: ApplicationSpec, shards: Sequence[ShardHistory], begun: Mapping[str, int], soon_ms: int
 ) -> dict[str, DatasetSpec]:
-    """Return the datasets declared by name; of generators, those of periods that had begun and may not be over."""
+    """Return the datasets declared by name, and generated ones whose periods had begun and may not be over."""
     found = {one.name: one for one in spec.datasets if not one.terms.pattern or is_over(one.name, begun)}
     for generator in spec.generators:
         pattern = generator.pattern
@@ -377,7 +378,7 @@ def _declared(
 
 
 def _watermarks(begun: Mapping[str, int], datasets: Iterable[str]) -> dict[str, int]:
-    """Return, by pattern, the end of the last period of which no dataset goes on."""
+    """Return, by pattern, the end of the last period without a dataset that continues."""
     found: dict[str, int] = {}
     for pattern, last in begun.items():
         ends = (period_end(pattern, name) for name in datasets)
@@ -415,7 +416,7 @@ def _mutes(
 
 
 def summary(carried: Carried) -> list[str]:
-    """Return for operators what goes on where, and with how much: a line for each generator, dataset and topic."""
+    """Return lines for operators: what continues where, and with which budget, by generator, dataset and topic."""
     muted = Counter[str]()
     for line in carried.mutes:
         muted[line.dataset] += len(line.ends)
@@ -438,7 +439,7 @@ def _left(name: str, balance: Balance, muted: int) -> str:
 
 
 def _topics(carried: Carried) -> Iterator[str]:
-    """Yield where each query topic is read on."""
+    """Yield a line for each query topic: where reading continues."""
     for topic in sorted(carried.topics):
         offsets = [f"{offset} of partition {shard}" for shard, offset in carried.offsets(topic).items()]
         at = f"continues on this cluster at offset {listed(offsets, SHOWN)}"
@@ -469,7 +470,7 @@ def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:
 
 
 def _units(amount: float, kind: Kind) -> int:
-    """Return a released amount in ledger units, rounded up where it is not exact."""
+    """Return a released amount in ledger units, rounded up if it is not exact."""
     if not 0 <= amount <= MAX_UNITS / kind.units:
         return MAX_UNITS
     units = round(amount * kind.units)

@@ -1,11 +1,11 @@
-"""Whether a shard's state belongs to the history that its alert partition shows.
+"""Whether a shard's state belongs to the same history as its alert partition.
 
 Each event carries its number in the shard and its origin: the sequence of the transaction that charged it, and 64
 random bits of that transaction. A number that was charged is durable before the event is sent, so in one history a
-number has one origin. The state knows number and origin of the event published last, and of the events that wait. So
+number has one origin. The state has number and origin of the event published last, and of the events that wait. So
 the partition of the right state ends with the event published last, followed only by uncommitted copies of waiting
-events. Anything else shows another history: a restored older state, the state of another application, or a recreated
-alert topic.
+events. Any other content means another history: a restored older state, the state of another application, or a
+recreated alert topic.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ GIVEN_UP = "0-"
 
 
 class AlertScan:
-    """What the records of an alert partition show about a state: a pass over them in order of offsets.
+    """The records of an alert partition against a state: a pass over them in order of offsets.
 
-    ``last`` tells whether the event published last was seen; ``waiting`` is the number of the first event seen that the
-    state still has to publish, 0 if none was.
+    ``last``: whether the event published last was seen. ``waiting``: number of the first event seen that the state
+    still has to publish, or 0.
     """
 
     def __init__(self, meta: Meta, waiting: Container[int]) -> None:
@@ -37,7 +37,7 @@ class AlertScan:
 
     @property
     def foreign(self) -> int:
-        """Number of the first event that does not belong to the state's history, 0 if all do."""
+        """Number of the first event that does not belong to the state's history, or 0."""
         return self._unknown or self._behind
 
     def take(self, record: Record) -> None:
@@ -58,7 +58,7 @@ class AlertScan:
 
 
 class LatestEvent:
-    """The newest event of an alert partition: a pass over all records in offset order, uncommitted ones included.
+    """The newest event of an alert partition: a pass over all records in order, even uncommitted ones.
 
     ``largest`` is the largest number of any event; ``successors`` are the applications that the shard was closed for.
     """
@@ -85,10 +85,10 @@ def contradiction(
 
     Args:
         meta: The record `meta`; None if the state has no records.
-        seen: All records from `meta.alert_offset` on, uncommitted ones included.
+        seen: All records from `meta.alert_offset` on, even uncommitted ones.
         committed: The committed ones among them: an aborted copy is no publication.
-        first, end: First offset that the partition still holds, and its end.
-        replaced: Whether the topic's id is not the one that the state knows.
+        first, end: First offset that the partition still has, and its end.
+        replaced: Whether the topic's id differs from the id in the state.
     """
     if foreign := seen.foreign or committed.foreign:
         return f"shows event {foreign}, which the state does not know, or another one of this number"
@@ -103,7 +103,7 @@ def contradiction(
         return f"was created again after event {meta.published} was published"
     if not committed.last and first <= (meta.alert_offset or 0):
         return f"does not show event {meta.published}, which was published last"
-    # Behind the event that was published last, there need only be the marker of a transaction.
+    # After the event that was published last, only the marker of a transaction must follow.
     if end < meta.alert_end - committed.last:
         return f"ends at offset {end}, before {meta.alert_end}, where the state saw its end"
     return None
