@@ -1,12 +1,12 @@
 """The configuration topic: follows, parses, compares and publishes the versions of the configuration.
 
 All records are on partition 0. One transaction writes a version. All runs of ``stream-svt apply`` for an application
-use the same transactional id: a run that starts later fences the earlier one, and then reads the topic. So no two
+use the same transactional id. A run that starts later fences the earlier one and then reads the topic. So no two
 versions have the same number, and no run replaces a version that it has not read.
 
 Parsing hundreds of thousands of names takes seconds and holds the GIL. So a worker parses a large version in a
-subprocess, which returns it in pieces that take a few milliseconds each to load (`parser`). A small one is parsed in a
-thread: the start of a subprocess would take longer than all else that a shard does to adopt a version.
+subprocess, which returns it in pieces that take a few milliseconds each to load (`parser`). A small version is
+parsed in a thread: the start of a subprocess would take longer than the rest of the adoption.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ FOLLOW_WAIT: Final = 1.0
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
 ADOPTED_MOST: Final = 20_000
-"""Records of the alert topic that are looked through for versions adopted, where the configuration topic has one."""
+"""Records of the alert topic that are searched for adopted versions if the configuration topic has a version."""
 SMALL: Final = 32_768
 """Bytes of a version up to which a thread parses it."""
 PARSER_OUTPUT: Final = 4000
-"""Maximum of bytes logged of what the subprocess writes to standard error."""
+"""Largest number of bytes that are logged of the subprocess's standard error."""
 
 _PROGRAM = "from stream_svt.worker.parser import parse; parse()"
 
@@ -87,7 +87,7 @@ async def read_versions(config: Config, cluster: Cluster) -> Versions:
 
 
 def newest(versions: Versions, topic: str) -> Version | None:
-    """Return the version applied last, None where there is none; raise ConfigError where it cannot be used."""
+    """Return the version applied last, or None; raise ConfigError if it cannot be used."""
     version = versions.newest()
     if isinstance(version, Version):
         return version
@@ -123,7 +123,7 @@ async def follow(config: Config, cluster: Cluster) -> AsyncGenerator[Version, No
 
 
 async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGenerator[Version, None]:
-    """Yield versions as they are applied; end where the topic was created again."""
+    """Yield versions as they are applied; end if the topic was created again."""
     partition = TopicPartition(topic, PARTITION)
     doing = f"reading configuration topic {topic!r}"
     refused, last = None, versions.known
@@ -157,7 +157,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
 
 
 async def read(version: Version, partitions: int) -> AppliedWorkload:
-    """Return the workload of a version; raise ConfigError where it is invalid or its process ended early."""
+    """Return the workload of a version; raise ConfigError if it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
     is_small = len(version.bundle.to_bytes()) <= SMALL
     parse = (
@@ -171,7 +171,7 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
 async def _parsed_elsewhere(version: Version, source: str) -> tuple[ApplicationSpec, str]:
     """Return the specification of a version and its hash, from a subprocess."""
     command, pipe = (sys.executable, "-P", "-c", _PROGRAM, source), asyncio.subprocess.PIPE
-    # It imports what this process imports, and nothing else that is in the working directory.
+    # It imports the modules of this process, and no others from the working directory.
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=paths)
     try:
@@ -200,7 +200,7 @@ async def _parsed_elsewhere(version: Version, source: str) -> tuple[ApplicationS
 class Proposal(NamedTuple):
     """A configuration that may be applied, and its difference from the version ``before`` it.
 
-    ``refused`` is why the newest record of the topic is ignored, None where it is used.
+    ``refused`` is why the newest record of the topic is ignored, or None.
     """
 
     bundle: Bundle
@@ -213,7 +213,7 @@ class Proposal(NamedTuple):
 async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     """Compare a configuration with the version applied last and with the topics; raise ConfigError for problems.
 
-    It is new, too, where the version applied last has no number larger than ``above``.
+    It also counts as new if the version applied last has no number larger than ``above``.
     """
     await require(config, cluster)
     await _require_readers(config, cluster)
@@ -238,7 +238,7 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
 
 
 def declared_in(applied: Version | None) -> ApplicationSpec | None:
-    """Return what a version declares; None for no version."""
+    """Return the declarations of a version; None for no version."""
     return (
         None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
     )
@@ -247,7 +247,7 @@ def declared_in(applied: Version | None) -> ApplicationSpec | None:
 async def changes(
     config: Config, cluster: Cluster, applied: Version | None, old: ApplicationSpec | None
 ) -> Difference:
-    """Return what applying a configuration changes of the version applied last, which declares ``old``."""
+    """Return the difference of a configuration from the version applied last, which declares ``old``."""
     retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
     raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
     now_ms, shards = int(time.time() * 1000), config.topics.partitions
@@ -330,7 +330,7 @@ async def publish(
 
 
 def not_adopted(version: tuple[int, str], adopted: Mapping[int, tuple[int, str]]) -> str:
-    """Return why shards refuse a version, given number and digest of those that they adopted; "" if none does."""
+    """Return why shards refuse a version, given number and digest of their adopted versions; "" if none refuses."""
     number, digest = version
     refusing = {
         shard: newest

@@ -1,8 +1,8 @@
 """Keeps the event loop of a worker responsive: shards take turns, and memory is freed in small pieces.
 
-One piece of a shard's work (loading, decoding, testing) takes about 50 milliseconds. But a worker may own 64 shards,
-and if all of them ran a piece in the same round of the event loop, no heartbeat or web page would be served for
-seconds. So at most one shard runs a piece in each round (`pause`), and none while another one releases (`ahead`).
+One piece of a shard's work (loading, decoding, testing) takes about 50 milliseconds. A worker may own 64 shards. If
+all of them ran a piece in the same round of the event loop, no heartbeat or web page would be served for seconds. So
+at most one shard runs a piece in each round (`pause`), and none while another shard has priority (`ahead`).
 
 A full garbage collection walks every object that may be in a cycle. So objects that survive two young collections are
 frozen (`gc.freeze`) and freed by reference counting alone. An engine must therefore hold no reference cycle once it is
@@ -20,8 +20,8 @@ from time import monotonic as _now
 from typing import Any
 
 COLLECT_AFTER = (30_000, 1, 1_000_000)
-"""Thresholds of `gc.set_threshold`: a collection walks 90,000 objects at most, some 40 milliseconds. Full collections
-run only where `collect_soon` starts them."""
+"""Thresholds of `gc.set_threshold`: a collection walks 90,000 objects at most, some 40 milliseconds. Only
+`collect_soon` starts full collections."""
 COLLECT_DELAY = 1.0
 """Seconds from the end of a session to a full collection: one collection serves all shards that end together."""
 KEPT = 64 << 20
@@ -31,7 +31,7 @@ FREED_PER_TURN = 500
 """Objects freed in one round of the event loop: declarations of datasets."""
 
 LONGEST_AHEAD = 0.05
-"""Seconds that the other shards wait for one `ahead`, at most; before the next they have as long as they waited."""
+"""Longest time, in seconds, that one shard keeps priority (`ahead`); the others then get as long."""
 
 
 class _FairScheduler:
@@ -45,10 +45,10 @@ class _FairScheduler:
         self._began = self._until = self._again = 0.0
 
     def begin(self, task: object) -> None:
-        """Let a task go ahead, unless others have waited long enough."""
+        """Give a task priority, unless others have waited long enough."""
         now = _now()
         if now >= self._again:
-            self._ahead.clear()  # those whose brokers are slow
+            self._ahead.clear()  # tasks whose brokers are slow
             self._began, self._until, self._again = now, now + LONGEST_AHEAD, now + 2 * LONGEST_AHEAD
         if now < self._until:
             self._ahead.add(task)
@@ -65,17 +65,17 @@ class _FairScheduler:
                 self._released.set_result(None)
 
     def is_ahead(self, task: object) -> bool:
-        """Tell whether others wait for a task."""
+        """Return whether a task has priority over others."""
         return task in self._ahead and _now() < self._until
 
     async def wait(self) -> None:
-        """Wait until no task is ahead, or for as long as one may be."""
+        """Wait until no task has priority, or for the longest time of a priority."""
         if (left := self._until - _now()) > 0:
             self._released = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._released], timeout=left)
 
     async def take(self) -> None:
-        """Take a turn; those that are ahead take turns, too."""
+        """Take a turn; tasks with priority take turns, too."""
         # Releasing a lock wakes the next task, which runs one round later.
         async with self._taken:
             await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def wait_first(*events: Any, seconds: float | None = None) -> None:  # noq
 
 
 def keep_freed_memory() -> None:
-    """Keep up to `KEPT` bytes of freed memory in this process, arrays of a batch included.
+    """Keep up to `KEPT` bytes of freed memory in this process, including arrays of a batch.
 
     The C library would return them to the kernel after each batch, which clears every page again: a third of the time
     of columnar queries. Without glibc nothing changes.

@@ -1,8 +1,8 @@
 """Classifies the errors of shards and of the group membership, and surveys the partitions of a parked shard.
 
-No error of a shard ends the process or the membership of its worker. Where the worker may be the cause (its key, its
-clock, its cluster), the worker tests itself and leaves the group if a test fails; the shard is parked meanwhile. A
-parked shard reads its partitions without a producer, so it fences no other worker.
+No error of a shard ends the process or the membership of its worker. If the worker may be the cause (its key, its
+clock, its cluster), it tests itself and leaves the group if a test fails; the shard is parked meanwhile. A parked
+shard reads its partitions without a producer, so it fences no other worker.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def ends_start(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a reader without a producer finds out about a shard's partitions.
+    """The state of a shard's partitions, by a reader without a producer.
 
-    ``spans`` are topic, first offset and end offset (None for query and control topics). ``faults`` describe
-    topics that cannot be read; ``missing`` is set where one of them does not exist.
+    ``spans`` are topic, first offset and end offset (None for query and control topics). ``faults`` describe topics
+    that cannot be read; ``missing``: whether one of them does not exist.
     """
 
     spans: tuple[tuple[str, int, int | None], ...] = ()

@@ -1,10 +1,10 @@
 """Membership of the consumer group: which shards this worker owns, and how workers divide them.
 
-The group subscribes to the control topic only; its partition p stands for shard p. aiokafka's rebalance protocol is
-eager: whenever a worker joins or leaves, all partitions are revoked from all workers and assigned anew. Shards pause in
-between, and only those that move are closed and opened:
+The group subscribes to the control topic only; its partition p belongs to shard p. aiokafka's rebalance protocol is
+eager: whenever a worker joins or leaves, all partitions are revoked from all workers and assigned anew. Shards pause
+in between, and only those that move are closed and opened:
 
-revoked     every shard publishes what is charged and pauses; a shard that does not pause in time is cancelled
+revoked     every shard publishes charged events and pauses; a shard that does not pause in time is cancelled
 assigned    a shard that stays resumes, a shard that moved away ends, a new shard is opened
 
 The shard counts of two workers differ by one at most, and as few shards as possible move.
@@ -43,7 +43,7 @@ HAND_OVER_TIMEOUT = 1.0
 """Seconds that a shard assigned to another worker has to end: it is paused, or still being opened."""
 WATCH_INTERVAL = 1.0
 TOPICS_INTERVAL = 10.0
-"""Seconds between two looks whether a topic was created again."""
+"""Seconds between two checks whether a topic was created again."""
 LAG_INTERVAL = 10.0
 """Seconds between updates of the lag on topics that the worker does not read at the moment."""
 
@@ -52,18 +52,18 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class UserData(msgspec.Struct, frozen=True):
-    """User data of a member: shards held, each with its number of transactions; newest configuration format read."""
+    """User data of a member: its shards, each with the number of transactions, and its newest configuration format."""
 
     held: list[tuple[_Count, _Count]] = []
     reads: _Count = 0
 
 
 class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """Leaves shards with the workers that hold them; the group's leader runs it for all members.
+    """Leaves shards with their workers; the group's leader runs it for all members.
 
-    Its name is unique to this service, so that the coordinator refuses other consumers, which would be given shards.
-    ``held`` returns the shards that this worker holds, each with its number of transactions: if two workers hold one
-    shard, the one with the larger number ran last.
+    Its name is unique to this service, so that the coordinator refuses other consumers, which would get shards.
+    ``held`` returns this worker's shards, each with its number of transactions: if two workers name one shard, the
+    worker with the larger number ran it last.
     """
 
     name = "stream-svt"
@@ -92,11 +92,11 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
         return {member: ConsumerProtocolMemberAssignment(0, topics, b"") for member, topics in given.items()}
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Keep nothing: `metadata` asks for the shards held."""
+        """Do nothing: `metadata` asks for the worker's shards."""
 
 
 def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dict[str, list[int]]:
-    """Return the shards of each worker, sorted, from those that each worker holds."""
+    """Return the new shards of each worker, sorted, given the present shards of each worker."""
     unassigned = set(shards)
     holder: dict[int, tuple[int, str]] = {}
     for member, held in claims.items():
@@ -105,7 +105,7 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
     kept: dict[str, list[int]] = {member: [] for member in claims}
     for shard in sorted(holder):
         kept[holder[shard][1]].append(shard)
-    # Where the division leaves a remainder, the workers that hold most get one shard more.
+    # If the division leaves a remainder, the workers with most shards get one more.
     order = sorted(claims, key=lambda member: (-len(kept[member]), member))
     quotient, remainder = divmod(len(unassigned), len(order))
     quota = {member: quotient + (index < remainder) for index, member in enumerate(order)}
@@ -119,7 +119,7 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
 
 
 def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
-    """Decode the user data of a member; empty where it is unreadable."""
+    """Decode the user data of a member; empty if it is unreadable."""
     try:
         return msgspec.json.decode(data, type=UserData)
     except (msgspec.DecodeError, TypeError):
@@ -233,14 +233,14 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self.shards[number] = Shard(number, self._parts, self._consumer)
 
     def _discard(self, shard: Shard) -> None:
-        """End a shard in a task of its own: the next worker that opens it, perhaps this one, fences it."""
+        """End a shard in a separate task: the next worker that opens it, perhaps this one, fences it."""
         task = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)
         task.add_done_callback(self._report)
 
     async def _update_lag(self) -> None:
-        """Update the lag of partitions that are not read now: those of shards not open, and of paused topics."""
+        """Update the lag of partitions that are not read now: of shards that are not open, and of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
             statuses = {number: shard.status for number, shard in self.shards.items()}
@@ -248,7 +248,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 partitions = [TopicPartition(topic, n) for n in statuses if topic in statuses[n].offsets]
                 doing = f"reading the end offsets of topic {topic!r}"
                 try:
-                    # As the high water marks of shards that read: records of open transactions wait, too.
+                    # As in high water marks, records of open transactions count, too.
                     spans = await kafka.spans(self._parts.cluster, partitions, doing, "read_uncommitted")
                 except BrokerError:
                     continue  # the shards that read the topic report the error
@@ -260,7 +260,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 
     async def _compare_topics(self) -> None:
-        """End the sessions of shards whose topics were created again: the next ones find out what is lost."""
+        """End the sessions of shards whose topics were created again: the next sessions find the lost records."""
         while True:
             await asyncio.sleep(TOPICS_INTERVAL)
             topics = sorted({topic for shard in self.shards.values() for topic in shard.status.topic_ids})

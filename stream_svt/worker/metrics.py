@@ -1,4 +1,4 @@
-"""Prometheus metrics of a worker, of durable state only: a scrape never shows what is not charged yet.
+"""Prometheus metrics of a worker, of durable state only: a scrape never shows an alert before its charge.
 
 There are no metrics of the process: its memory and processor time may depend on values.
 """
@@ -58,7 +58,7 @@ _SCALES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0,
 class Metric:
     """A metric, from which its documentation is generated.
 
-    ``labels`` follow `COMMON_LABELS`; ``buckets`` are those of a histogram.
+    ``labels`` follow `COMMON_LABELS`; ``buckets`` are the bounds of a histogram.
     """
 
     name: str
@@ -172,7 +172,7 @@ class MetricSample(NamedTuple):
 
 
 class Registry(prometheus.CollectorRegistry):
-    """A registry whose counters and histograms do not show when they were created, whatever the process shows."""
+    """A registry whose counters and histograms do not show their creation, whatever the process has configured."""
 
     def collect(self) -> Iterator[prometheus.Metric]:
         """Yield every metric with its samples."""
@@ -198,7 +198,7 @@ def registered(
 
 
 class Metrics:
-    """Metrics of one worker, in a registry of its own.
+    """Metrics of one worker, in a separate registry.
 
     ``shards`` is the number of shards of the application, ``statuses`` returns those owned.
     """
@@ -281,7 +281,7 @@ class Metrics:
         return {reason: count for reason, count in sorted(refused.items()) if count}
 
     def committed(self, commit: Commit) -> None:
-        """Count what a durable commit holds."""
+        """Count the events and tests of a durable commit."""
         for monitor, tested in commit.tested.items():
             self.count("queries_total", monitor, by=tested)
         for labels, skipped in commit.skipped.items():
@@ -333,7 +333,7 @@ class Metrics:
     def _of_datasets(
         self, spec: ApplicationSpec, shown: Iterable[tuple[DatasetView, Terms]], totals: Totals
     ) -> bytes:
-        """Render the gauges of datasets; those of a dataset whose view has not changed are rendered already."""
+        """Render the gauges of datasets; the gauges of an unchanged dataset are rendered already."""
         rendered = {}
         for view, terms in shown:
             known = self._rendered.get(view.dataset)

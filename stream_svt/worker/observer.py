@@ -1,4 +1,4 @@
-"""What a shard reports of a durable commit: metrics, and one line of the log for what becomes of runs."""
+"""Reports a shard's durable commit: metrics, and one log line for runs that begin, end or are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stream_svt.worker.metrics import Metrics
 log = logging.getLogger(__name__)
 
 NAMES_SHOWN: Final = 3
-"""Number of pairs of dataset and monitor that a line names: those first that now skip queries."""
+"""Number of pairs of dataset and monitor that a line names, beginning with monitors that now skip queries."""
 _LOGGED: Final[Mapping[str, str]] = {
     EventType.RUN_STARTED: "begun",
     EventType.RUN_HALTED: "halted",
@@ -43,7 +43,7 @@ class CommitObserver:
         self._metrics = metrics
 
     def committed(self, commit: Commit) -> None:
-        """Count what a durable commit holds, and log the runs that it begins after a first one, ends, or refuses.
+        """Count a durable commit, and log the runs that it begins after a first one, ends, or refuses.
 
         One line for a commit, whatever the number of datasets.
         """

@@ -32,7 +32,7 @@ def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
 
 
 def parsed(bundle: Bundle, source: str) -> tuple[ApplicationSpec, str]:
-    """Return the specification in an applied bundle and its hash; raises as `spec_of`."""
+    """Return the specification in an applied bundle and its hash; raises the errors of `spec_of`."""
     spec = spec_of(bundle, source)
     return spec, spec.hash()
 

@@ -1,11 +1,9 @@
 """Implements the protocol's ports on Kafka: a shard's log (`ShardLog`) and feed (`ShardFeed`).
 
-Each shard reads with a consumer of its own, outside any group: a rebalance does not change its positions, and an error
+Each shard reads with a separate consumer, outside any group: a rebalance does not change its positions, and an error
 of one shard does not affect the others. The feed keeps the offsets itself: it reads records again that a fetch took
-from the consumer but did not deliver.
-
-Records for many shards arrive at once. So a shard waits for its turn before it takes batches from its consumer, at most
-`BATCHES_PER_TURN`, and reads at most ``max_records`` of their records.
+from the consumer but did not deliver. Records for many shards arrive at once. So a shard waits for its turn before
+it takes batches from its consumer, at most `BATCHES_PER_TURN`, and reads at most ``max_records`` of their records.
 """
 
 from __future__ import annotations
@@ -132,7 +130,7 @@ class ShardLog:
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
-        """Show the alert partition; see the port."""
+        """Pass the records of the alert partition to ``take``; see the port."""
         partition = TopicPartition(self.topics.alerts, self.shard)
         async with self._reader(partition.topic, committed) as (reader, doing):
             async for record in kafka.read_partition(reader, partition, start, doing):
@@ -155,7 +153,7 @@ class ShardLog:
 
     async def check_fenced(self) -> None:
         """Commit a transaction that joins a partition and writes nothing; see the port."""
-        # A commit marker on the alert partition would be an offset that no state accounts for.
+        # A commit marker on the alert partition would have an offset that no state includes.
         await self._transact([], 0, [TopicPartition(self.topics.rejects, self.shard)])
 
     async def transact(self, transaction: Transaction) -> Written:
@@ -240,7 +238,7 @@ class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``.
 
     ``columns`` names the topics whose batches are read as columns, and whether their records are text without zero
-    bytes; those of other topics are read by the client.
+    bytes. The client reads the records of other topics.
     """
 
     cluster: Cluster
@@ -253,12 +251,12 @@ class ShardFeed:
     _reading: set[TopicPartition] = field(default_factory=set, init=False)
     _missing: dict[TopicPartition, float] = field(default_factory=dict, init=False)
     _unread: dict[TopicPartition, Unread] = field(default_factory=dict, init=False)
-    """What the client has returned and the feed has not, by partition; the one that waits longest comes first."""
+    """Records that the client has returned and the feed has not, by partition; the longest wait comes first."""
     _singly: set[TopicPartition] = field(default_factory=set, init=False)
-    """Partitions that are taken batch by batch, up to one that cannot be read."""
+    """Partitions whose batches are taken one by one, up to a batch that cannot be read."""
 
     def __post_init__(self) -> None:
-        # Different waits for each shard: else the fetches of all shards would end together each time.
+        # Different waits for each shard: otherwise the fetches of all shards would end together each time.
         self._spread = 1 - self.shard * 0.618 % 1 / 2
 
     @property
@@ -282,7 +280,7 @@ class ShardFeed:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset by topic, from a client of its own: no fetch delays the answer."""
+        """Return first and end offset by topic, with a separate client: no fetch delays the answer."""
         doing = f"shard {self.shard}: reading the offsets of its topics"
         spans = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
         return {partition.topic: span for partition, span in spans.items()}
@@ -293,19 +291,19 @@ class ShardFeed:
         return await kafka.read_topic_ids(self.cluster, topics, doing)
 
     async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
-        """Read with a client of its own; see the port."""
+        """Read with a separate client; see the port."""
         doing = f"shard {self.shard}: reading topic {topic!r}"
         async with kafka.started(self.cluster.reader(fetch_wait_ms=LOG_WAIT_MS), doing) as reader:
             async for record in kafka.read_partition(reader, self._partition(topic), start, doing):
                 take(record)
-                if record.offset % 256 == 0:  # a writer may have put many there
+                if record.offset % 256 == 0:  # a writer may have written many
                     await pause()
 
     async def fetch(
         self, topics: Iterable[str], max_wait: float, max_records: int | None = None
     ) -> Mapping[str, Records]:
         """Wait for records, a stop request or a rebalance; see the port."""
-        if self.held:  # a shard that waits for a command only
+        if self.held:  # a shard that waits only for a command
             await self.requests.wait(self.requests.released.wait(), seconds=max_wait)
             if self.stopping:
                 raise Stopped
@@ -341,7 +339,7 @@ class ShardFeed:
         self._position_client([partition])
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end offset of the topic as of the last fetch, None where it is not read."""
+        """Return the end offset of the topic as of the last fetch; None if it is not read."""
         partition = self._partition(topic)
         known = partition in self._reading and self._is_assigned(partition)
         return self._client.highwater(partition) if known else None
@@ -355,9 +353,9 @@ class ShardFeed:
     async def _read(
         self, partitions: Sequence[TopicPartition], seconds: float, max_records: int
     ) -> tuple[dict[TopicPartition, Records], dict[TopicPartition, int]]:
-        """Read what was taken from the consumer before, or now; wait ``seconds`` for the first records.
+        """Read records taken from the consumer before, or now; wait ``seconds`` for the first ones.
 
-        A stop request or a hold ends the wait. Also return the next position of each partition.
+        A stop request or a hold ends the wait. Also returns the next position of each partition.
         """
         interruption = self.requests.interruption()
         if (client := await self._assigned()) is None:
@@ -388,7 +386,7 @@ class ShardFeed:
     def _idle(
         self, partitions: Sequence[TopicPartition], failures: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return the partitions of which everything taken was read, but those that failed."""
+        """Return the partitions of which all taken records were read, without failed partitions."""
         return [one for one in partitions if one not in self._unread and one not in failures]
 
     async def _take(
@@ -397,9 +395,10 @@ class ShardFeed:
         partitions: Sequence[TopicPartition],
         failures: dict[TopicPartition, RecordsUnreadable],
     ) -> bool:
-        """Take batches from the consumer, of those partitions of which everything was read.
+        """Take batches from the consumer, of partitions of which all records were read.
 
-        Return whether the shard's turn goes on: it took a few. Add why those of a partition cannot be taken.
+        Returns whether the shard's turn continues, because it took few. Adds why a partition's batches cannot be
+        taken.
         """
         idle = self._idle(partitions, failures)
         if not aiokafka_fixes.buffered(client, idle):
@@ -412,13 +411,13 @@ class ShardFeed:
             try:
                 batches = await aiokafka_fixes.take(client, partition, whole=text is not None, most=most)
             except CorruptRecordException as error:
-                # What precedes the batch is dropped with it: it is fetched again, and taken one by one up to there.
+                # The batches before it are dropped with it: they are fetched again and taken one by one up to it.
                 self._singly ^= {partition}
                 if partition not in self._singly:
                     failures[partition] = self._unreadable(partition, position, error)
                 continue
             if not batches:
-                self._singly.discard(partition)  # everything fetched was taken
+                self._singly.discard(partition)  # all fetched records were taken
             else:
                 self._unread[partition] = Unread(position, text=bool(text))
                 self._unread[partition].add(batches)
@@ -436,9 +435,9 @@ class ShardFeed:
         *,
         goes_on: bool,
     ) -> int:
-        """Read each partition on, in a turn each, the first in this one if it ``goes_on``.
+        """Read each partition further in one turn, the first one in this turn if it ``goes_on``.
 
-        Return how many more records may be read; add why those of a partition cannot be.
+        Returns how many more records may be read. Adds why a partition's records cannot be read.
         """
         for partition in [one for one in self._unread if one in partitions and one not in failures]:
             if not goes_on:
@@ -457,7 +456,7 @@ class ShardFeed:
         return most
 
     def _read_on(self, partition: TopicPartition, most: int) -> Records:
-        """Read records of a partition; its turn comes again after those of the others."""
+        """Read records of a partition; its next turn comes after the turns of the others."""
         unread = self._unread.pop(partition)
         try:
             records = unread.read(most)
@@ -476,7 +475,7 @@ class ShardFeed:
         )
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
-        """Return the consumer, started, with every partition assigned that `seek` has named; None if interrupted."""
+        """Return the started consumer with every partition that `seek` has named; None if interrupted."""
         if self._client is None:
             starting = asyncio.ensure_future(self._start())
             try:
@@ -525,7 +524,7 @@ class ShardFeed:
         return self._client is not None and partition in self._client.assignment()
 
     def _check_topics(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise where topics were deleted or have more partitions: the consumer reports neither."""
+        """Raise if topics were deleted or have more partitions: the consumer reports neither."""
         now = time.monotonic()
         for tp in partitions:
             known = self._client.partitions_for_topic(tp.topic) or ()
@@ -557,14 +556,14 @@ def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
 
 
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
-    """Return the check of a partition's records: of their signature where commands must be signed, else none."""
+    """Return the check of a partition's records: of signatures if commands must be signed."""
     if not config.control.required:
         return accept_all
     return Verifier(context_of(config, cluster_id, topic, partition), config.command_keys)
 
 
 def open_meta(config: Config, cluster_id: str, shard: int, record: bytes) -> Meta:
-    """Return a shard's record `meta`; not compared with its other records. `UnreadableState` if it cannot be opened."""
+    """Return a shard's record `meta`, without comparing the other records; raises `UnreadableState`."""
     opened = sealing_of(config, cluster_id, shard).open(META, record)
     try:
         return msgspec.msgpack.decode(opened.content, type=Meta)
@@ -594,7 +593,7 @@ def journal_of(
     on_broker_time: Callable[[float], None] | None = None,
     yield_to_loop: Callable[[], Awaitable[None]] = no_yield,
 ) -> Journal:
-    """Return a shard's journal, not opened yet: to own the shard, or only to `inspect` at its state."""
+    """Return a shard's journal, not opened yet: to own the shard, or only to `inspect` its state."""
     own = config.topics
     settings = JournalSettings(
         context=context_of(config, cluster_id, own.state, shard),

@@ -1,6 +1,6 @@
 """One shard on one worker: runs sessions one after the other, until its partition is assigned to another worker.
 
-A rebalance revokes all partitions of all workers. A session then publishes what is charged and pauses (`hold`). Where
+A rebalance revokes all partitions of all workers. A session then publishes charged events and pauses (`hold`). If
 the partition stays, the session resumes (`release`) after a transaction that succeeds only for the current producer.
 No session begins during a rebalance; an opening in progress continues, because its transactions fail once another
 worker owns the shard.
@@ -57,9 +57,10 @@ CLOCK_TOLERANCE = 600.0
 CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=pause, ahead=ahead)
 
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before each retry while brokers are unreachable; short, so that alerts are not late once they are back."""
+"""Seconds before each retry while brokers are unreachable; short, so that alerts are on time once brokers are
+back."""
 UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
-"""The same after an unexpected error; longer, because each retry reads the whole state."""
+"""Seconds before each retry after an unexpected error; longer, because each retry reads the whole state."""
 SURVEY_EVERY = 5
 """One failure in this number is followed by a survey: a missing topic looks like unreachable brokers."""
 STEADY = 30.0
@@ -78,9 +79,9 @@ SURVEY_INTERVALS = (2.0, 5.0, 15.0, 30.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What shards and their group get from the worker; each session calls ``workload``.
+    """Parts of a worker that its shards and group use; each session calls ``workload``.
 
-    ``request_self_test`` is called where the worker may be the cause of a fault, ``on_broker_time`` with the brokers'
+    ``request_self_test`` is called if the worker may be the cause of a fault, ``on_broker_time`` with the brokers'
     time of each commit.
     """
 
@@ -121,7 +122,7 @@ class Shard:
         return self._requests.held.is_set()
 
     async def hold(self, seconds: float) -> bool:
-        """Have the session publish what is charged and pause, for a rebalance; return whether it did in ``seconds``."""
+        """Have the session publish charged events and pause; return whether it did so within ``seconds``."""
         self._requests.hold()
         paused = self._requests.paused
         await wait_first(self._task, paused.wait(), seconds=seconds)
@@ -133,7 +134,7 @@ class Shard:
         self._requests.release()
 
     async def stop(self, seconds: float) -> None:
-        """Finish the transaction in flight, publish what is charged, and end for good; cancel after ``seconds``."""
+        """Finish the transaction in flight, publish charged events, and end permanently; cancel after ``seconds``."""
         self.handed_over = True
         self._requests.end()
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
@@ -252,7 +253,7 @@ class Shard:
             await self._prove_membership()
 
     async def _retry(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
-        """Wait, longer after each failure; park the shard where a survey shows that a topic is missing or refused."""
+        """Wait, longer after each failure; park the shard if a survey finds a topic missing or refused."""
         reason, unexpected = describe(failure), cause is Cause.ERROR
         self.status.signal(ShardSignal.FAILED, cause, reason)
         self._parts.metrics.count("failures_total", "error" if unexpected else "unavailable")
@@ -318,7 +319,7 @@ class Shard:
         log.info("event=shard_opens_again shard=%d", self.number)
 
     async def _survey(self) -> Survey | None:
-        """Survey the partitions of the shard; None where the brokers do not answer."""
+        """Survey the partitions of the shard; None if the brokers do not answer."""
         self._beat()
         queries = self._parts.workload().topics
         try:
@@ -331,7 +332,7 @@ class Shard:
         return survey
 
     async def _state_proves(self) -> bool:
-        """Read the state again, without a producer; return whether it proves, or the application is closed."""
+        """Read the state again, without a producer; return whether it is proved, or the application is closed."""
         try:
             with contextlib.suppress(ApplicationClosed):
                 await self._journal().inspect(beside_alerts=True)
@@ -340,7 +341,7 @@ class Shard:
         return True
 
     async def _follow_commands(self, records: Sequence[Record]) -> bool:
-        """Give the state up where a command says so; return whether to open the shard now."""
+        """Give the state up on command; return whether to open the shard now."""
         await self._prove_membership()
         if self.handed_over:
             return False
@@ -434,7 +435,7 @@ async def yield_to_loop() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the text of an error of ours; of others only type and line, because their text could hold a value."""
+    """Return the text of our error; of another error only type and line: its text could contain a value."""
     if isinstance(error, StreamSvtError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

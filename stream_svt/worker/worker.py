@@ -53,15 +53,16 @@ TEST_EVERY = 60.0
 KEYS_EVERY = 600.0
 """Seconds between two self-tests of a member: another worker may have sealed a state with another key meanwhile."""
 CLOCK_STEP = 60.0
-"""Seconds by which this machine's clock may be set without a self-test of an idle member."""
+"""Seconds by which this machine's clock may be changed without a self-test of an idle member."""
 FENCED_TRIES = 5
 """Tries of a self-test that another worker's self-test ends."""
 FENCED_WITHIN_MS = 1_000
 """Milliseconds within which such a try is repeated, at a random time."""
 LACKS_SHOWN = 10
-"""Shards that a message names."""
+"""Largest number of shards that a message names."""
 VERSION_WITHIN = 2.0
-"""Seconds after its start before a worker says that it waits for a configuration: reading one takes about one."""
+"""Seconds after its start before a worker logs that it waits for a configuration: reading one takes about a
+second."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before each try of a worker outside the group to join it."""
 
@@ -235,7 +236,7 @@ class Worker:
         return None
 
     async def _self_test(self) -> WorkerFault | None:
-        """Return a fault of this worker's keys, cluster, clock or means to read Avro, None where it may join."""
+        """Return a fault of this worker's keys, cluster, clock or access to Avro schemas; None if it may join."""
         if (lack := self._schemas.lack(self.config.spec)) is not None:
             return WorkerFault(Cause.CONFIGURATION, lack)
         if (fault := await self._key_fault()) is not None:
@@ -247,7 +248,7 @@ class Worker:
         return None if now is None else self._clock_fault(now)
 
     async def _key_fault(self) -> WorkerFault | None:
-        """Return a fault where this worker can use no shard's state, for want of keys or with other homes of datasets.
+        """Return a fault if this worker cannot use any shard's state, because of its keys or its partitioning.
 
         Otherwise a shard that never started would begin with them, and a dataset would have two ledgers.
         """
@@ -263,7 +264,7 @@ class Worker:
         return None
 
     def _report_fault(self, fault: WorkerFault) -> None:
-        """Record why the worker is outside the group; log it where the reason changes."""
+        """Record why the worker is outside the group; log it if the reason changes."""
         if fault != self.fault:
             level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
             if fault.reason == NOTHING_APPLIED:  # the normal start of a worker
@@ -305,7 +306,7 @@ class Worker:
         return woken
 
     async def stop(self) -> None:
-        """Publish what is charged, end the shards, leave the group."""
+        """Publish charged events, end the shards, leave the group."""
         self._signal(WorkerSignal.STOPPED)
         if self.running is not None:
             self.running.cancel()
@@ -329,9 +330,9 @@ class Worker:
         log.info("event=configuration_read version=%d spec=%s", workload.version[0], workload.hash)
 
     async def advance_periods(self) -> None:
-        """Add new periods and drop those that are over: once a day, where generators make datasets."""
+        """Once a day, if there are generators, add new periods and drop periods that are over."""
         now_ms = int(self.epoch() * 1000)
-        async with self._changing:  # a version adopted meanwhile would be replaced by the one before
+        async with self._changing:  # otherwise the older version would replace one adopted meanwhile
             is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
             if self.workload.declared.generators and is_due:
                 await self._use(replace(self.workload, now_ms=now_ms, known_hash=self.workload.hash))
@@ -372,9 +373,9 @@ class Worker:
 
     @property
     def lacks(self) -> str:
-        """Which shards it could not take over, for want of a sealing key; "" if it has all keys.
+        """Shards that it could not take over without a further sealing key, as of the last self-test; "" for none.
 
-        As of the last self-test. A shard that it owns is parked, and says so itself.
+        A shard that it owns is parked, and its status shows this.
         """
         shards = sorted(self._foreign.keys() - {status.shard for status in self.statuses()})
         if not shards:
@@ -398,7 +399,7 @@ class Worker:
         return WorkerFault(Cause.CLOCK, reason)
 
     def _compare_clocks(self, brokers: float) -> None:
-        """Request a self-test where the brokers' time of a commit differs too much from this machine's."""
+        """Request a self-test if the brokers' time of a commit differs too much from this machine's."""
         if self._clock_fault(brokers) is not None:
             self._request_self_test()
 
@@ -406,7 +407,7 @@ class Worker:
         """Schedule a self-test, at most one per `TEST_EVERY`: tests of two workers fence each other."""
         loop = asyncio.get_running_loop()
         now, after = loop.time(), self._tested_at + TEST_EVERY
-        # Else one is scheduled already; one much later was scheduled before the clock of timers went back.
+        # Otherwise one is scheduled already; a much later one was scheduled before the clock of timers went back.
         if not now < self._tested_at <= now + TEST_EVERY:
             self._tested_at = after if now < after <= now + TEST_EVERY else now
             loop.call_at(self._tested_at, self._wake.set)
@@ -431,9 +432,10 @@ def _fault_of(error: BaseException) -> WorkerFault:
 
 
 async def _stored_partitionings(parts: WorkerParts) -> tuple[dict[int, UnknownKey], set[tuple[int, str]]]:
-    """Return the shards whose newest record is sealed with a key that this worker lacks, and the homes of the others.
+    """Return the shards whose newest record is sealed with a missing key, and the partitioning of the others.
 
-    Homes are the numbers of partitions and the partitioners with which shards began. A damaged record says nothing.
+    The partitioning is the number of partitions and the partitioner with which a shard began. A damaged record
+    is skipped.
     """
     unknown: dict[int, UnknownKey] = {}
     partitioning = set[tuple[int, str]]()
@@ -442,7 +444,7 @@ async def _stored_partitionings(parts: WorkerParts) -> tuple[dict[int, UnknownKe
             try:
                 meta = open_meta(parts.config, parts.cluster_id, shard, record)
             except UnknownKey as error:
-                if not parts.config.sealing.key_lost:  # else no worker has the key
+                if not parts.config.sealing.key_lost:  # otherwise no worker has the key
                     unknown[shard] = error
             except UnreadableState:
                 continue
@@ -452,9 +454,9 @@ async def _stored_partitionings(parts: WorkerParts) -> tuple[dict[int, UnknownKe
 
 
 async def _broker_time(parts: WorkerParts) -> float | None:
-    """Return the brokers' time in seconds since 1970, None where the reject topic has no log append time.
+    """Return the brokers' time in seconds since 1970; None if the reject topic has no log append time.
 
-    Raises `OtherCluster`, and `BrokerUnavailable` where the tests of other workers end each try.
+    Raises `OtherCluster`, and `BrokerUnavailable` if the tests of other workers end each try.
     """
     for _ in range(FENCED_TRIES):
         try:

@@ -24,10 +24,10 @@ from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatas
 from stream_svt.worker.event_loop import free_gradually
 
 AHEAD_MS = 36 * 3_600_000
-"""How far ahead periods are known: half a day longer than the time to the worker's next workload."""
+"""Milliseconds for which future periods are known: half a day longer than the time to the worker's next workload."""
 
 LISTED = (-1, 0)
-"""Key of the datasets that are listed one by one; the other keys are a generator's index and the start of a period."""
+"""Key of the datasets that are listed one by one; other keys are a generator's index and the start of a period."""
 
 
 class _ShardParts(NamedTuple):
@@ -40,13 +40,13 @@ class _ShardParts(NamedTuple):
 
 @dataclass(frozen=True)
 class AppliedWorkload:
-    """A specification and the homes of its datasets; another version gets a new object.
+    """A specification and the shards of its datasets; another version gets a new object.
 
     With many datasets, call `prepare` first: otherwise the first use computes everything without yielding.
 
-    ``version`` is number and digest of the version applied. ``known_hash`` is the hash of the specification, where it
-    is computed already, ``schemas`` the worker's schemas of Avro records. Periods that begin later than `AHEAD_MS` from
-    ``now_ms`` (UTC) are not known.
+    ``version`` is number and digest of the version applied. ``known_hash`` is the hash of the specification, if it
+    is computed already; ``schemas`` are the worker's schemas of Avro records. Periods that begin later than
+    `AHEAD_MS` from ``now_ms`` (UTC) are not known.
     """
 
     declared: ApplicationSpec
@@ -62,7 +62,7 @@ class AppliedWorkload:
 
     @cached_property
     def spec(self) -> ApplicationSpec:
-        """The specification with those datasets of generators that may get queries now."""
+        """The specification with the generated datasets that may get queries now."""
         return self.declared.at(self.now_ms)
 
     @property
@@ -153,7 +153,7 @@ class AppliedWorkload:
         }
 
     def misrouted(self) -> str:
-        """Return cause and remedy of misrouted records, "" unless all are where the other partitioner puts them."""
+        """Return cause and remedy of misrouted records; "" unless the other partitioner explains all of them."""
         indexes = (parts.dataset_index for parts in [*self._parts.values()])
         return self.partitioning.misrouted() if any(one.follows_other_partitioner for one in indexes) else ""
 
@@ -185,7 +185,7 @@ class AppliedWorkload:
         return found
 
     def _by_shard(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
-        """Return a generator's datasets of a period, or those listed, by home shard; computed once for all shards."""
+        """Return a generator's datasets of a period, or the listed ones, by shard; computed once for all shards."""
         key = index, begin_ms
         if key not in self._by_home:
             by_shard: list[list[DatasetSpec]] = [[] for _ in range(self.partitioning.partitions)]
