@@ -7,7 +7,7 @@ and periods end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,13 +19,12 @@ from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol import transaction_loop
-from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.sections import CommitConfig
 from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.log import Fate, finish, lived
-from tests.simulation.model import COMMON, PLAIN, Feed, Model, Stops, _rest, declared
+from tests.simulation.model import COMMON, PLAIN, Model, Stops, declared
 from tests.simulation.world import CONTROL
 
 STEP = 0.3
@@ -33,20 +32,6 @@ STEP = 0.3
 HOT = f"{{name: hot, mute: none, {COMMON}}}"
 MANY = 3 * 2 * CommitConfig().max_records
 """Offsets that are more than a takeover replays."""
-
-
-class Watched(Feed):
-    """A feed whose session may not wait for the acceptance of a loss; some time passes before each fetch."""
-
-    rounds = 30
-    model: Model
-    session: Any
-
-    async def fetch(self, topics: Any, max_wait: float, max_records: int | None = None) -> Any:
-        assert self.session.status.cause is not Cause.RECORDS_LOST, self.session.status.reason
-        self.model.now += STEP
-        self.model.broker.settle()  # the markers of what this shard writes
-        return await super().fetch(topics, max_wait, max_records)
 
 
 SPEC = declared(PLAIN)
@@ -57,13 +42,17 @@ class Positions(Model):
     spec: ApplicationSpec = SPEC
 
     def serve_on(
-        self, hook: Callable[[int], object] = lambda number: None, rounds: int = Watched.rounds, **parts: Any
+        self, hook: Callable[[int], object] = lambda number: None, rounds: int = 30, **parts: Any
     ) -> Any:
-        """Let an owner read for some rounds, then stop; return its session."""
-        parts.setdefault("clock", Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest))
-        session = self.session(Watched, **parts)
-        feed: Any = session.feed
-        feed.model, feed.session, feed.hook, feed.rounds = self, session, hook, rounds
+        """Let an owner read for some rounds, then stop; return its session, which may wait for no acceptance."""
+
+        def passes(number: int) -> None:
+            assert session.status.cause is not Cause.RECORDS_LOST, session.status.reason
+            self.now += STEP
+            self.broker.settle()  # the markers of what this shard writes
+            hook(number)
+
+        session = self.session(feed=self.feed(rounds=rounds, hook=passes), **parts)
         try:
             finish(lived(session))
         finally:
@@ -140,14 +129,7 @@ def _marker_of_nothing(model: Positions) -> None:
     model.broker.produce("shop", "t", [(b"d0", b"")], Fate.ABORTED)
 
 
-TAILS = (
-    _committed,
-    _aborted,
-    _aborted_without_records_before,
-    _far_aborted,
-    _compacted,
-    _marker_of_nothing,
-)
+TAILS = (_committed, _aborted, _aborted_without_records_before, _far_aborted, _compacted, _marker_of_nothing)
 
 
 @pytest.mark.parametrize("write", TAILS)
@@ -155,7 +137,7 @@ TAILS = (
 def test_a_quiet_topic_that_retention_emptied_has_lost_nothing(write, cadence) -> None:
     model = Positions()
     policy = CommitConfig(interval="100ms", cadence=cadence)
-    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=_sleeps(model))
+    clock = replace(model.clock, sleep=_sleeps(model))
     write(model)
     first = model.serve_on(policy=policy, clock=clock)
     assert first.status.lag == {"t": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.log import finish, lived
-from tests.simulation.model import COMMON, PLAIN, Feed, Model, Patient, _rest, declared, has
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, has, rest
 from tests.simulation.script import Script
 from tests.simulation.world import ModelWorkload, Process, World
 
@@ -49,9 +50,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     finish(account.commit(commit))
     model.broker.mark("app-0", everything=True)
 
-    session = model.session(journal=model.journal(bounds=Bounds(published=2)))
-    finish(lived(session))
-    model.broker.mark("app-0", everything=True)
+    model.serve(journal=model.journal(bounds=Bounds(published=2)))
     events = model.events
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert len(events) > 12, "the takeover charges something"
@@ -76,10 +75,6 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 def test_an_alert_is_published_before_the_next_fetch_unless_the_shard_is_behind(
     unread: int, shown: list[int]
 ) -> None:
-    class Unread(Feed):
-        def high_water(self, topic: str) -> int | None:
-            return self._broker.span(topic)[1] + unread
-
     model = Model(declared(f"{{name: hot, {COMMON}}}"))
     model.send(1, "a")
     found: list[int] = []
@@ -94,10 +89,7 @@ def test_an_alert_is_published_before_the_next_fetch_unless_the_shard_is_behind(
         yield
         look(-1)
 
-    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=_rest, ahead=ahead)
-    session = model.session(Unread, clock=clock)
-    session.feed.hook = look  # type: ignore[attr-defined]
-    finish(lived(session))
+    model.serve(feed=model.feed(unread=unread, hook=look), clock=replace(model.clock, ahead=ahead))
     # At a fetch, then where other shards get no turn, then at the next fetch.
     assert found[: len(shown)] == shown
     assert found[-1] == 1
@@ -118,13 +110,11 @@ def test_an_alert_of_few_queries_is_committed_in_the_turn_in_which_they_were_tes
         yield
         urgent.pop()
 
-    async def rest(seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
         rested.append(bool(urgent))
-        await _rest(seconds)
+        await rest(seconds)
 
-    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=rest, ahead=ahead)
-    finish(lived(model.session(clock=clock)))
-    model.broker.settle()
+    model.serve(clock=replace(model.clock, sleep=sleep, ahead=ahead))
     assert len(model.told(EventType.ALERT)) == 1
     assert any(rested) is rests
 
@@ -137,24 +127,22 @@ def test_other_shards_get_a_turn_between_the_batches_of_what_was_fetched() -> No
     model, turns = Model(declared(HOT)), list[str]()
     model.send(9, "low", value=0)
 
-    async def rest(seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
         turns.append("rest")
-        await _rest(seconds)
+        await rest(seconds)
 
     def watch(engine: Engine) -> None:
         step = engine.step
         engine.step = lambda batch: turns.append("step") or step(batch)  # type: ignore[func-returns-value, method-assign]
 
     workload = ModelWorkload(model.spec, decoder=OneByOne, watch=watch)
-    clock = Clock(now=model._tick, epoch=lambda: model.now, sleep=rest)
-    finish(lived(model.session(interval="60s", workload=workload, clock=clock)))
+    model.serve(interval="60s", workload=workload, clock=replace(model.clock, sleep=sleep))
     assert turns.count("step") == 10  # the first one opens the run
     assert ["step", "step"] not in [turns[at : at + 2] for at in range(len(turns))]
 
 
 @pytest.mark.parametrize(
-    ("where", "sliced"),
-    [(session_module, "load_in_slices"), (session_module, "change_spec_in_slices")],
+    ("where", "sliced"), [(session_module, "load_in_slices"), (session_module, "change_spec_in_slices")]
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str
@@ -211,12 +199,10 @@ class Held(Feed):
     """
 
     status: ShardStatus
-    model: Model
-    meanwhile: Callable[[Model], None]
-    read: int | None
 
-    def __init__(self, broker) -> None:
-        super().__init__(broker)
+    def __init__(self, model: Model, meanwhile: Callable[[Model], None], read: int | None) -> None:
+        super().__init__(model.broker)
+        self.model, self.meanwhile, self.read = model, meanwhile, read
         self.rebalances = 0
         self.fetched: list[int] = []
 
@@ -242,11 +228,10 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
         model.send(1, "before", value=0)
         model.serve()
     model.send(3, "first", value=0 if opened else 90_000)
-    session = model.session(Held)
-    status = session.status
-    ours = session.feed
-    ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
-    return model, session, ours, status
+    feed = Held(model, meanwhile, read)
+    session = model.session(feed=feed)
+    feed.status = session.status
+    return model, session, feed, session.status
 
 
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
@@ -324,10 +309,7 @@ def test_a_topic_that_no_monitor_reads_before_the_replay_ends_shows_no_query() -
     model.send(30, "low", value=0)
     model.dies_at(lambda content: bool(content.tested))
     model.spec = declared(HOT, ELSEWHERE)
-    session = model.session()
-    feed: Any = session.feed
-    feed.rounds, feed.most = 2, 5
-    finish(lived(session))
+    session = model.serve(feed=model.feed(rounds=2, most=5))
     assert session.status.read_ms == {"t": [*model.broker.read("t")][9].timestamp, "u": 0}
 
 
@@ -401,8 +383,7 @@ def paused_within_a_replay(spec: ApplicationSpec) -> Model:
     model.send(1, "top")
     model.dies_at(has(EventType.ALERT))
     model.serve_a_while(
-        4,
-        lambda number: number == 0 and model.command("p", action=Action.PAUSE, dataset="d0", monitor="hot"),
+        4, lambda number: number == 0 and model.command("p", action=Action.PAUSE, dataset="d0", monitor="hot")
     )
     return model
 
@@ -492,16 +473,6 @@ def lost() -> Model:
     return model
 
 
-def waits(model: Model, arriving=None):
-    """Open the shard, which waits; return its status."""
-    waiting = model.session(Patient)
-    waiting.feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
-    with pytest.raises(Stopped):
-        finish(waiting.open())
-    model.broker.settle()
-    return waiting.status
-
-
 def accept(model: Model, topic: str, offset: int, **fields) -> None:
     model.command(f"now-{topic}-{offset}", action=Action.ACCEPT_LOSS, topic=topic, offset=offset, **fields)
 
@@ -509,7 +480,7 @@ def accept(model: Model, topic: str, offset: int, **fields) -> None:
 def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() -> None:
     model = lost()
     accept(model, "t", 0)
-    assert waits(model).cause is Cause.RECORDS_LOST
+    assert model.waits().cause is Cause.RECORDS_LOST
     assert model.told(EventType.LOSS_ACCEPTED) == []
     message = "the shard does not wait for offset 0 of topic 't'; nothing was changed"
     assert model.replies() == [("refused", 1, message)]
@@ -518,7 +489,7 @@ def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() 
 def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_once() -> None:
     model = lost()
     accept(model, "t", 1)
-    status = waits(model)
+    status = model.waits()
     assert status.cause is Cause.RECORDS_LOST
     assert "--shard 0 --topic u --offset 1'" in status.reason
     assert "--topic t" not in status.reason
@@ -533,7 +504,7 @@ def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_
 def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     model = lost()
     model.command("pause", action=Action.PAUSE, dataset="d0", now=True)
-    waits(model, arriving=lambda: accept(model, "t", 1))
+    model.waits(lambda number: number == 2 and accept(model, "t", 1))
     assert model.told(EventType.PAUSED) == []
     assert [number for _, number, _ in model.replies()] == [1]
     model.command("pause again", action=Action.PAUSE, dataset="d0")
@@ -553,8 +524,7 @@ def test_what_precedes_records_that_cannot_be_read_is_committed_before_the_sessi
         if number == 5:
             raise RecordsUnreadable("damaged")
 
-    owner: Any = model.session(interval="60s")
-    owner.feed.hook, owner.feed.most = unreadable, 1
+    owner = model.session(interval="60s", feed=model.feed(hook=unreadable, most=1))
     finish(owner.open())
     with pytest.raises(RecordsUnreadable, match="damaged"):
         finish(owner.run())

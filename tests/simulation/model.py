@@ -36,21 +36,32 @@ KEY = bytes(range(32))
 HOUR_MS = 3_600_000
 
 
-async def _rest(seconds: float) -> None:
+async def rest(seconds: float) -> None:
     """Go on at once: nobody else shares the worker, and nothing here has a cadence."""
     assert not seconds
 
 
 class Feed(Positions):
-    """Everything a shard can read now, and then the end."""
+    """Everything a shard can read now, and then the end.
 
-    rounds = 7
-    most = 1_000_000
-    """Records that are handed over at a time."""
-    hook: Callable[[int], object] | None = None
+    Attributes:
+        rounds: Fetches after which the owner is told to stop.
+        most: Records that are handed over at a time.
+        unread: Records that are said to come after those that are there.
+        hook: Called before each fetch with its number.
+    """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        rounds: int = 7,
+        most: int = 1_000_000,
+        unread: int = 0,
+        hook: Callable[[int], object] = lambda number: None,
+    ) -> None:
         super().__init__(broker)
+        self.rounds, self.most, self.unread, self.hook = rounds, most, unread, hook
         self._rounds = 0
 
     @property
@@ -64,25 +75,15 @@ class Feed(Positions):
     async def wait_for_rebalance(self) -> None:
         raise AssertionError("there is no rebalance")
 
+    def high_water(self, topic: str) -> int:
+        return (super().high_water(topic) or 0) + self.unread
+
     async def fetch(
         self, topics: Any, max_wait: float, max_records: int | None = None
     ) -> dict[str, list[Entry]]:
-        if self.hook is not None:
-            self.hook(self._rounds)
+        self.hook(self._rounds)
         self._rounds += 1
         return self._take(topics, lambda count: self.most)
-
-
-class Patient(Feed):
-    """Ends a wait after some rounds in which nothing came."""
-
-    async def fetch(
-        self, topics: Any, max_wait: float, max_records: int | None = None
-    ) -> dict[str, list[Entry]]:
-        found = await super().fetch(topics, max_wait, max_records)
-        if not found and self._rounds > 3:
-            raise Stopped
-        return found
 
 
 @dataclass
@@ -101,18 +102,41 @@ class Model:
         entropy, epoch = self._entropy.randbytes, lambda: self.now
         return journal_of(self.broker, masters=(KEY,), entropy=entropy, epoch=epoch, **options)
 
-    def serve(self, times: int = 1) -> None:
-        """Let owners, one after the other, read what there is, as their workers would."""
-        for _ in range(times):
-            finish(lived(self.session()))
-            self.broker.mark("app-0", everything=True)
+    def feed(self, **options: Any) -> Feed:
+        return Feed(self.broker, **options)
 
-    def session(self, feed: type[Feed] = Feed, interval: str = "100ms", **instead: Any) -> ShardSession:
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=self._tick, epoch=lambda: self.now, sleep=rest)
+
+    def serve(self, times: int = 1, **parts: Any) -> ShardSession:
+        """Let owners, one after the other, read what there is; return the session of the last."""
+        for _ in range(times):
+            session = self.session(**parts)
+            finish(lived(session))
+            self.broker.settle()
+        return session
+
+    def waits(self, hook: Callable[[int], object] = lambda number: None) -> ShardStatus:
+        """Open a shard that waits for a command, until it is told to stop; return its status."""
+
+        def waited(number: int) -> None:
+            hook(number)
+            if number > 4:
+                raise Stopped
+
+        session = self.session(feed=self.feed(hook=waited))
+        with pytest.raises(Stopped):
+            finish(session.open())
+        self.broker.settle()
+        return session.status
+
+    def session(self, interval: str = "100ms", **instead: Any) -> ShardSession:
         """Return a session that has not been opened, with other parts where some are given."""
         parts: dict[str, Any] = {
-            "feed": feed(self.broker),
+            "feed": self.feed(),
             "journal": self.journal(),
-            "clock": Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
+            "clock": self.clock,
             "policy": CommitConfig(interval=interval),
             "workload": AppliedWorkload(self.spec, Partitioning(1, "murmur2"), version=self.version),
         }
@@ -142,28 +166,21 @@ class Model:
         return found
 
     def serve_a_while(
-        self,
-        rounds: int,
-        hook: Callable[[int], object] = lambda number: None,
-        interval: str = "60s",
+        self, rounds: int, hook: Callable[[int], object] = lambda number: None, interval: str = "60s"
     ) -> None:
         """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
-        owner = self.session(interval=interval)
-        feed: Any = owner.feed
-        feed.rounds, feed.most, feed.hook = rounds, 5, hook
-        finish(lived(owner))
-        self.broker.settle()
+        self.serve(feed=self.feed(rounds=rounds, most=5, hook=hook), interval=interval)
 
     def dies_at(
         self,
         condition: Callable[[Any], bool],
         *,
         after: bool = False,
-        feed: type[Feed] = Feed,
         opened: Callable[[], None] = lambda: None,
+        **parts: Any,
     ) -> None:
         """Let an owner die before or after its first commit of which something is true."""
-        dying = self.session(feed)
+        dying = self.session(**parts)
         journal, run = dying.journal, dying.run
 
         async def dies(content: Any) -> int:

@@ -18,7 +18,6 @@ from stream_svt.monitor.state.accounts import Bounds
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
-from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import Closed
@@ -26,18 +25,8 @@ from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, MonitorPosition, parse
 from stream_svt.settings.datasets import RetiredDatasets
 from tests.simulation.chains import giving_up
-from tests.simulation.log import finish, lived
-from tests.simulation.model import (
-    COMMON,
-    KEY,
-    MANY,
-    PLAIN,
-    SPEC_OF_MANY,
-    Feed,
-    Model,
-    Patient,
-    nth,
-)
+from tests.simulation.log import finish
+from tests.simulation.model import COMMON, KEY, MANY, PLAIN, SPEC_OF_MANY, Model, nth
 
 UNITS = Kind.PURE.units
 
@@ -433,23 +422,13 @@ def test_a_takeover_in_the_middle_goes_on_with_the_mutes(monkeypatch, few_at_onc
     assert successor.stored_meta().progress is not None
 
 
-class Leaving(Feed):
-    """A feed of an owner that is asked to stop while it waits."""
-
-    async def fetch(self, *_: Any) -> dict[str, list[Any]]:
-        raise Stopped
-
-
 def test_a_successor_waits_where_the_next_queries_are_gone() -> None:
     """As any owner does: retention deleted what nobody had read."""
     model = ended("a", "b")
     ask(model, "c", "d")
     successor = moved(model)
     successor.broker.first["t"] = 3
-    parked = successor.session(Leaving)
-    with contextlib.suppress(Stopped):
-        finish(lived(parked))
-    assert "'stream-svt control accept-loss" in parked.status.reason
+    assert "'stream-svt control accept-loss" in successor.waits().reason
 
 
 @pytest.mark.parametrize("cluster", ["cluster", "other"])
@@ -474,11 +453,9 @@ def test_offsets_of_a_topic_that_was_created_again_are_no_positions() -> None:
     model = ended("a", "b", topic_id="first")
     successor = moved(model)
     successor.broker.topic_ids["t"] = "second"
-    session = successor.session(Patient)
-    with pytest.raises(Stopped):
-        finish(session.open())
-    assert session.status.cause is Cause.RECORDS_LOST
-    assert "'t', which was created again and now holds" in session.status.reason
+    status = successor.waits()
+    assert status.cause is Cause.RECORDS_LOST
+    assert "'t', which was created again and now holds" in status.reason
 
 
 def test_a_monitor_that_stopped_inside_a_record_goes_on_inside_of_it() -> None:

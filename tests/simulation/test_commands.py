@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from typing import Any
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.transaction_loop import REPORTED
 from tests.simulation.log import finish, lived
-from tests.simulation.model import MANY, SPEC_OF_MANY, Feed, Model, _rest, has, nth
+from tests.simulation.model import MANY, SPEC_OF_MANY, Model, has, nth
 
 
 def refused(model: Model) -> list[bytes | None]:
@@ -58,15 +56,8 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
     model.send(1, "low", dataset=last, value=0)
     model.serve()
     model.command("all", action=Action.CLOSE)
-
-    class Late(Feed):
-        rounds, most = 99, 5
-
-        def hook(self, number: int) -> None:
-            if number == slices:
-                model.send(1, "high", dataset=last)
-
-    model.dies_at(has(EventType.ALERT), feed=Late)
+    late = lambda number: number == slices and model.send(1, "high", dataset=last)  # noqa: E731
+    model.dies_at(has(EventType.ALERT), feed=model.feed(rounds=99, most=5, hook=late))
     assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(MANY)
     model.serve(3)
     about = [event["type"] for event in model.events if event["data"]["dataset"] == last]
@@ -128,9 +119,7 @@ def outcomes(model: Model) -> list[tuple[str, int]]:
     return [(reason, number) for reason, number, _ in model.replies()]
 
 
-def test_a_command_that_nobody_came_to_in_time_changes_nothing_uses_its_number_up_and_says_so(
-    model,
-):
+def test_a_command_that_nobody_came_to_in_time_changes_nothing_uses_its_number_up_and_says_so(model):
     sent = model.command("late", action=Action.CLOSE, dataset="d007", expires=int(model.now * 1000) + 30_000)
     model.now += 31
     model.serve()
@@ -161,8 +150,7 @@ def test_a_command_to_all_datasets_that_has_begun_goes_on_past_its_expiry(model:
 def test_a_command_expires_by_the_brokers_clock_not_by_the_workers(model: Model) -> None:
     """The worker's clock is ten minutes ahead: the brokers' decides."""
     model.command("in-time", action=Action.CLOSE, dataset="d007", expires=int(model.now * 1000) + 30_000)
-    ahead = Clock(now=model._tick, epoch=lambda: model.now + 600, sleep=_rest)
-    finish(lived(model.session(clock=ahead)))
+    finish(lived(model.session(clock=replace(model.clock, epoch=lambda: model.now + 600))))
     assert [reason for reason, *_ in model.replies() or [("accepted",)]] == ["accepted"]
     assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] in ([], ["d007"])
     model.serve()
@@ -177,14 +165,11 @@ def test_a_withdrawal_wins_over_the_command_before_it_whoever_takes_over(model, 
     for _ in range(40):
         model.broker.write("control", None, b"{")
     model.command("back", action=Action.WITHDRAW, expires=0)
-
-    class Few(Feed):
-        rounds, most = 99, 5
-
+    few = model.feed(rounds=99, most=5)
     if number is None:
-        finish(lived(model.session(Few)))
+        model.serve(feed=few)
     else:
-        model.dies_at(nth(number), after=after, feed=Few)
+        model.dies_at(nth(number), after=after, feed=few)
     model.serve(2)
     assert model.told(EventType.RUN_CLOSED) == []
     assert model.replies() == [("accepted", 1, "close of shard 0 is withdrawn, and changed nothing")]
@@ -216,14 +201,5 @@ def test_a_shard_that_waits_for_an_acceptance_takes_commands_back_and_lets_them_
     soon = int(model.now * 1000) + 1
     model.command("late", action=Action.ACCEPT_LOSS, topic="t", offset=0, number=2, expires=soon)
     model.now += 10
-
-    class Parked(Feed):
-        async def fetch(self, *args: Any, **options: Any) -> Any:
-            if self._rounds > 4:
-                raise Stopped
-            return await super().fetch(*args, **options)
-
-    with contextlib.suppress(Stopped):
-        finish(lived(model.session(Parked)))
-    model.broker.settle()
+    model.waits()
     assert outcomes(model) == [("accepted", 1), ("expired", 2)]
