@@ -88,9 +88,7 @@ def test_a_part_of_something_else_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_elsewhere(
-    elsewhere,
-):
+def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_elsewhere(elsewhere):
     known = version(2, "a")
     before = [] if elsewhere else shown(known)
     options = {"known": (2, known.digest)} if elsewhere else {}

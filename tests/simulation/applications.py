@@ -27,10 +27,7 @@ APPLICATIONS = (
         f"topic: t, {COMMON}, max_runs: off, cutoff: 3, {_SWEEP}",
         f"topic: u, {_LIMITED}, resample_every: 2s, mute: 1s",
     ),
-    (
-        f"topic: t, {STREAM}, mechanism: ladder, mute: none",
-        f"topic: u, {STREAM}, on_halt: stop, mute: none",
-    ),
+    (f"topic: t, {STREAM}, mechanism: ladder, mute: none", f"topic: u, {STREAM}, on_halt: stop, mute: none"),
 )
 
 CADENCES = (None, None, None, "250ms")

@@ -89,9 +89,7 @@ def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compacted(
-    monkeypatch,
-):
+def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compacted(monkeypatch):
     small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "_DELETED": 3}
     for name, value in small.items():
         monkeypatch.setattr(queue_journal, name, value)

@@ -58,13 +58,7 @@ UNCHECKED = SimpleNamespace(
     ("owner", "name", "broken", "play", "said"),
     [
         (QueryDecoder, "decode", changed(loses_a_neighbour), Fuzzer.query, "times"),
-        (
-            QueryDecoder,
-            "decode",
-            changed(names_content),
-            Fuzzer.query,
-            "no public reason",
-        ),
+        (QueryDecoder, "decode", changed(names_content), Fuzzer.query, "no public reason"),
         (sealing, "AESGCM", lambda key: UNCHECKED, Fuzzer.state, "a changed record was opened"),
         (fuzz.released, "event_in", raises, Fuzzer.alert, "alert raised TypeError"),
         (Verifier, "__call__", raises, Fuzzer.command, "signed command raised TypeError"),

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from stream_svt.protocol.shard_states import ShardState
-from tests.support.shard_play import Play
+from tests.support.scripted_shard import ScriptedShard
 
 
 @pytest.fixture
-async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
+async def played(monkeypatch) -> AsyncIterator[Callable[..., ScriptedShard]]:
     """Start shards whose sessions end with the given endings; stop those still running after the test."""
-    plays: list[Play] = []
+    plays: list[ScriptedShard] = []
 
-    def play(*endings: object) -> Play:
-        plays.append(Play(monkeypatch, *endings))
+    def play(*endings: object) -> ScriptedShard:
+        plays.append(ScriptedShard(monkeypatch, *endings))
         return plays[-1]
 
     yield play
@@ -26,8 +26,8 @@ async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
 
 
 @pytest.fixture
-async def play(played) -> Play:
+async def play(played) -> ScriptedShard:
     """A shard whose session runs."""
-    running: Play = played()
+    running: ScriptedShard = played()
     await running.until(ShardState.RUNNING)
     return running

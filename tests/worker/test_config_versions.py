@@ -44,9 +44,7 @@ async def test_a_small_version_starts_no_process_and_is_read_as_in_one(monkeypat
         await read(version(names=[*NAMES, "one-more"]), 4)
 
 
-async def test_the_workload_parsed_by_a_subprocess_equals_the_version(
-    monkeypatch,
-):
+async def test_the_workload_parsed_by_a_subprocess_equals_the_version(monkeypatch):
     wanted = spec_of(version().bundle)
     monkeypatch.setattr(parser, "spec_of", None)  # parse in the subprocess only
     found = await read(version(), 4)

@@ -17,12 +17,12 @@ from stream_svt.kafka.clients import BrokerUnavailable, Denied, Fenced
 from stream_svt.protocol.shard_states import ShardState
 from stream_svt.worker import group as module
 from stream_svt.worker.group import STOP_TIMEOUT, StickyAssignor, share
-from tests.support.shard_play import CONTROL, GroupPlay, Member, hang, watched
+from tests.support.scripted_shard import CONTROL, Member, ScriptedGroup, hang, watched
 from tests.support.worker import until
 
 
 async def test_a_worker_that_leaves_while_a_late_shard_is_cancelled_reports_no_error(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     await play.assign(0)
     play.made[0].in_time = False
     revoked = asyncio.create_task(play.revoke())
@@ -33,7 +33,7 @@ async def test_a_worker_that_leaves_while_a_late_shard_is_cancelled_reports_no_e
 
 
 async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     await play.assign(0, 1)
     assert play.consumer.paused == {TopicPartition(CONTROL, 0), TopicPartition(CONTROL, 1)}
     late, other = play.made
@@ -50,7 +50,7 @@ async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again
 
 
 async def test_a_worker_that_stops_while_its_shards_are_paused_ends_all_of_them(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     await play.assign(0, 1)
     await play.revoke()
     await play.group.stop()
@@ -61,7 +61,7 @@ async def test_a_worker_that_stops_while_its_shards_are_paused_ends_all_of_them(
 
 
 async def test_a_worker_leaves_its_group_after_an_error_of_a_shard(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     await play.assign(0)
     left: list[object] = []
 
@@ -80,7 +80,7 @@ async def test_a_worker_leaves_its_group_after_an_error_of_a_shard(monkeypatch) 
 
 async def test_a_worker_without_an_assignment_has_not_joined(monkeypatch) -> None:
     """A worker whose brokers are unreachable owns nothing and must not count as a standby, which is ready."""
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     assert not play.group.joined
     await play.assign()
     assert play.group.joined
@@ -90,7 +90,7 @@ async def test_a_worker_without_an_assignment_has_not_joined(monkeypatch) -> Non
 
 
 async def test_a_control_topic_with_more_partitions_is_fatal(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     play.consumer.topics[CONTROL].add(4)
     await play.assign(0, 4)
     (error,) = play.fatal
@@ -112,7 +112,7 @@ async def test_lag_of_topics_not_read_is_updated_and_again_after_any_error(monke
 
     monkeypatch.setattr(kafka, "spans", spans)
     monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
-    play = GroupPlay(monkeypatch)
+    play = ScriptedGroup(monkeypatch)
     await play.group.start()
     await play.assign(0, 1)
     for shard in play.made:
@@ -138,7 +138,7 @@ class Coordinator:
             raise self.errors.pop()
 
 
-class Watched(GroupPlay):
+class Watched(ScriptedGroup):
     """A member whose watch runs every 10 milliseconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

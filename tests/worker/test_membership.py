@@ -48,7 +48,7 @@ class Group:
             raise self.ending
 
 
-class Play:
+class ScriptedWorker:
     """A worker whose groups are scripted, and its self-tests too.
 
     Attributes:
@@ -111,8 +111,8 @@ class Play:
 
 
 @pytest.fixture
-async def play(monkeypatch) -> AsyncIterator[Play]:
-    play = Play(monkeypatch)
+async def play(monkeypatch) -> AsyncIterator[ScriptedWorker]:
+    play = ScriptedWorker(monkeypatch)
     yield play
     await play.worker.stop()
 
@@ -131,7 +131,7 @@ async def test_a_self_test_that_cannot_run_is_repeated_and_ends_nothing(play, ca
     assert not play.ended()
 
 
-async def test_a_membership_ends_even_where_leaving_fails(play: Play, caplog) -> None:
+async def test_a_membership_ends_even_where_leaving_fails(play: ScriptedWorker, caplog) -> None:
     await play.start()
     play.groups[0].ending = ValueError("value 4711")
     play.groups[0].fatal(DENIED)
@@ -143,7 +143,7 @@ async def test_a_membership_ends_even_where_leaving_fails(play: Play, caplog) ->
     assert not play.ended()
 
 
-async def test_a_worker_whose_membership_task_fails_ends(play: Play, monkeypatch) -> None:
+async def test_a_worker_whose_membership_task_fails_ends(play: ScriptedWorker, monkeypatch) -> None:
     await play.start()
 
     async def advance_periods() -> None:
@@ -156,7 +156,7 @@ async def test_a_worker_whose_membership_task_fails_ends(play: Play, monkeypatch
     assert not play.worker.alive
 
 
-async def test_a_former_member_does_not_end_where_joining_again_fails(play: Play) -> None:
+async def test_a_former_member_does_not_end_where_joining_again_fails(play: ScriptedWorker) -> None:
     await play.start()
     play.tests = [CLOCK]
     await play.request_self_test()
@@ -165,7 +165,7 @@ async def test_a_former_member_does_not_end_where_joining_again_fails(play: Play
     assert not play.ended()
 
 
-async def test_a_permanent_error_of_the_first_try_to_join_ends_the_worker(play: Play) -> None:
+async def test_a_permanent_error_of_the_first_try_to_join_ends_the_worker(play: ScriptedWorker) -> None:
     assert play.worker.alive
     assert not play.worker.ready
     play.refusal = DENIED
@@ -175,7 +175,9 @@ async def test_a_permanent_error_of_the_first_try_to_join_ends_the_worker(play: 
     assert not play.worker.ready
 
 
-async def test_a_permanent_error_does_not_end_a_worker_that_was_outside_its_group(play: Play) -> None:
+async def test_a_permanent_error_does_not_end_a_worker_that_was_outside_its_group(
+    play: ScriptedWorker,
+) -> None:
     """A restart would not mend what changed since the start, and would end every worker of the group in turn."""
     play.tests = [CLOCK]
     play.worker.start()
@@ -191,7 +193,7 @@ async def test_a_permanent_error_does_not_end_a_worker_that_was_outside_its_grou
     assert play.worker.ready
 
 
-async def test_a_worker_that_stops_is_alive_and_never_ready_again(play: Play) -> None:
+async def test_a_worker_that_stops_is_alive_and_never_ready_again(play: ScriptedWorker) -> None:
     await play.start()
     assert play.worker.ready
     await play.worker.stop()
@@ -318,7 +320,7 @@ async def test_a_worker_whose_version_is_read_soon_does_not_say_that_it_waits_fo
     assert "worker_outside_group" not in caplog.text
 
 
-async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(play: Play) -> None:
+async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(play: ScriptedWorker) -> None:
     play.worker = Worker(parse_config(SPEC, is_whole=False))
     play.worker.start()
     await asyncio.sleep(0.05)

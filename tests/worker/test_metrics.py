@@ -10,12 +10,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream_svt.monitor.released import (
-    EventType,
-    NoiseLaw,
-    ReleasedEvent,
-    Totals,
-)
+from stream_svt.monitor.released import EventType, NoiseLaw, ReleasedEvent, Totals
 from stream_svt.monitor.state.accounts import Commit
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.settings.application import ApplicationSpec, load_spec
@@ -78,9 +73,7 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     }
 
 
-def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(
-    spec,
-):
+def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(spec):
     """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one; gaps in scales."""
     counted = {
         ("alerts_total", "hot"): 2,
@@ -175,9 +168,7 @@ def test_datasets_that_are_not_shown_one_by_one_are_summed_up(spec: ApplicationS
     assert ("stream_svt_budget_spent_rho", OTHERS) not in found
 
 
-def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(
-    monkeypatch,
-):
+def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(monkeypatch):
     """With 1,000 datasets x 40 monitors, each pair has three series; only so many pairs have their own."""
     monitor = SPEC[SPEC.index("  - {name: hot") :]
     monitors = "".join(monitor.replace("name: hot", f"name: m{number}") for number in range(40))

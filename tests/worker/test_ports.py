@@ -31,7 +31,7 @@ COMMANDS, QUERIES = TopicPartition("control", 0), TopicPartition("counts", 0)
 BOTH = ("control", "counts")
 
 
-class Play:
+class MemoryFeed:
     """A feed of brokers in memory, positioned at the beginning of both topics."""
 
     def __init__(self, brokers: Brokers | None = None, shard: int = 0) -> None:
@@ -62,7 +62,7 @@ class Play:
 
 
 async def test_a_fetch_returns_at_once_when_any_topic_has_records() -> None:
-    play = Play()
+    play = MemoryFeed()
     play.brokers.write(QUERIES, 2)
     assert await play.fetch() == {"counts": [0, 1]}
     play.brokers.write(COMMANDS)
@@ -74,7 +74,7 @@ async def test_a_fetch_returns_at_once_when_any_topic_has_records() -> None:
 
 
 async def test_a_fetch_makes_no_task_whether_it_waits_for_records_or_finds_some() -> None:
-    play = Play()
+    play = MemoryFeed()
     await play.fetch(0.0)  # this one starts the client
     fetch = asyncio.create_task(play.fetch(60.0))
     await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ async def test_a_fetch_makes_no_task_whether_it_waits_for_records_or_finds_some(
 async def test_an_idle_shard_waits_longer_at_the_brokers_and_each_for_another_time() -> None:
     waits = []
     for shard in range(3):
-        play = Play(shard=shard)
+        play = MemoryFeed(shard=shard)
         await play.fetch(0.01)
         waits.append(play.client._fetch_max_wait_ms)
     assert len(set(waits)) == 3
@@ -98,7 +98,7 @@ async def test_an_idle_shard_waits_longer_at_the_brokers_and_each_for_another_ti
 
 
 async def test_a_rebalance_ends_a_fetch_and_undelivered_records_are_read_after_it() -> None:
-    play = Play()
+    play = MemoryFeed()
     for round_ in range(3):
         fetch = asyncio.create_task(play.fetch(60.0))
         await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ async def test_a_rebalance_ends_a_fetch_and_undelivered_records_are_read_after_i
 
 
 async def test_a_topic_that_is_not_fetched_is_paused_and_skips_nothing() -> None:
-    play = Play()
+    play = MemoryFeed()
     assert await play.fetch(0.02) == {}
     play.brokers.write(QUERIES)
     for _ in range(2):
@@ -126,7 +126,7 @@ async def test_a_topic_that_is_not_fetched_is_paused_and_skips_nothing() -> None
 
 
 async def test_a_topic_added_later_changes_no_other_position() -> None:
-    play = Play()
+    play = MemoryFeed()
     play.brokers.write(QUERIES, 3)
     assert await play.fetch(most=2) == {"counts": [0, 1]}
     play.feed.seek("other", 4)
@@ -135,7 +135,7 @@ async def test_a_topic_added_later_changes_no_other_position() -> None:
 
 
 async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalance() -> None:
-    play = Play()
+    play = MemoryFeed()
     play.brokers.write(COMMANDS)
     play.requests.hold()
     assert await play.fetch(0.02, ["control"]) == {}
@@ -149,7 +149,7 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
-    play = Play()
+    play = MemoryFeed()
     if held:
         play.requests.hold()
     waiting = asyncio.create_task(play.feed.wait_for_rebalance() if held else play.fetch(60.0))
@@ -163,7 +163,7 @@ async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
 
 
 async def test_lost_records_and_a_client_whose_fetch_loop_ended_are_errors() -> None:
-    play = Play()
+    play = MemoryFeed()
     play.brokers.errors = {QUERIES: OffsetOutOfRangeError({QUERIES: 0})}
     with pytest.raises(RecordsLost, match="shard 0: offsets are out of range on counts"):
         await play.fetch(0.0)
@@ -173,7 +173,7 @@ async def test_lost_records_and_a_client_whose_fetch_loop_ended_are_errors() -> 
 
 
 async def test_a_client_that_does_not_start_is_tried_again_and_one_that_has_started_stops_with_the_feed():
-    play = Play(Brokers(refuse=KafkaConnectionError("away")))
+    play = MemoryFeed(Brokers(refuse=KafkaConnectionError("away")))
     await play.feed.close()
     with pytest.raises(BrokerUnavailable):
         await play.fetch()
@@ -188,7 +188,7 @@ async def test_a_client_that_does_not_start_is_tried_again_and_one_that_has_star
 
 async def test_a_missing_or_denied_topic_is_an_error_and_a_restored_one_is_not(monkeypatch) -> None:
     monkeypatch.setattr(module, "MISSING_TIMEOUT", 0.02)
-    play = Play()
+    play = MemoryFeed()
     for _ in range(3):
         play.brokers.gone = {"counts"}
         assert await play.fetch(0.0) == {}
@@ -204,7 +204,7 @@ async def test_a_missing_or_denied_topic_is_an_error_and_a_restored_one_is_not(m
 
 
 async def test_a_topic_that_got_more_partitions_is_refused() -> None:
-    play = Play()
+    play = MemoryFeed()
     play.brokers.partitions += 1
     with pytest.raises(ConfigError, match=r"has 5 partitions, topics\.partitions says 4"):
         await play.fetch(0.0)
@@ -229,7 +229,7 @@ async def rounds() -> AsyncIterator[list[list[Any]]]:
 
 async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_large(monkeypatch) -> None:
     brokers = Brokers()
-    plays = [Play(brokers, shard) for shard in range(4)]
+    plays = [MemoryFeed(brokers, shard) for shard in range(4)]
     fetches = [asyncio.create_task(play.fetch(60.0, ["counts"], 7_000)) for play in plays]
     await until(lambda: sum(client.in_flight for client in brokers.clients) == 4)
     getmany = Client.getmany
@@ -252,7 +252,7 @@ async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_
 @pytest.mark.parametrize("seed", range(4))
 async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches(monkeypatch, seed):
     monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
-    chance, play = random.Random(seed), Play()
+    chance, play = random.Random(seed), MemoryFeed()
     taken: dict[str, list[int]] = {topic: [] for topic in BOTH}
     for _ in range(150):
         play.brokers.write(chance.choice((COMMANDS, QUERIES)), chance.randint(0, 3))
@@ -275,7 +275,7 @@ async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches
     assert all(len(found) > 10 for found in taken.values())
 
 
-class BatchPlay(Play):
+class BatchFeed(MemoryFeed):
     """A feed that takes whole batches of two topics, and a third that is added later; and what it should deliver."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -340,7 +340,7 @@ async def test_every_record_of_whole_batches_is_read_once_over_holds_stops_seeks
     monkeypatch.setattr(module, "BATCHES_PER_TURN", 1 + seed % 3)
     monkeypatch.setattr(batches, "OBJECTS", 2)
     monkeypatch.setattr(batches, "PIECE", (50, 1 << 20)[seed % 2])
-    play = BatchPlay(random.Random(seed))
+    play = BatchFeed(random.Random(seed))
     for round_ in range(150):
         play.write()
         await play.disturbed_fetch()
@@ -370,7 +370,7 @@ async def test_every_record_of_whole_batches_is_read_once_over_holds_stops_seeks
 async def test_records_that_cannot_be_read_stop_no_other_topic_and_hide_none_before_them(
     monkeypatch, whole, unreadable, reason, seed
 ):
-    play = BatchPlay(random.Random(seed))
+    play = BatchFeed(random.Random(seed))
     monkeypatch.setattr(play.brokers, "sizes", (5000,))  # a fetch holds all that there is
     if not whole:
         del play.feed.columns["counts"]

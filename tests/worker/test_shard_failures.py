@@ -23,7 +23,7 @@ from stream_svt.worker import failures
 from stream_svt.worker import shard as module
 from stream_svt.worker.ports import ShardFeed
 from stream_svt.worker.shard import yield_to_loop
-from tests.support.shard_play import COMMANDS, STATE, STUCK, Journal, hang, watched
+from tests.support.scripted_shard import COMMANDS, STATE, STUCK, Journal, hang, watched
 from tests.support.shop import SPEC
 from tests.support.worker import until
 

@@ -241,9 +241,7 @@ async def turns_until(freed: list[str], many: int) -> list[int]:
 
 
 @pytest.mark.usefixtures("collector")
-async def test_cycles_left_by_a_session_are_collected_soon_and_sessions_share_one_collection(
-    monkeypatch,
-):
+async def test_cycles_left_by_a_session_are_collected_soon_and_sessions_share_one_collection(monkeypatch):
     event_loop.collect_rarely()
     monkeypatch.setattr(event_loop, "COLLECT_DELAY", 0.05)
     monkeypatch.setattr(event_loop, "_next_collection", None)

@@ -59,7 +59,7 @@ class Journal:
 
     proved = False
 
-    def __init__(self, play: Play) -> None:
+    def __init__(self, play: ScriptedShard) -> None:
         self.play = play
 
     async def inspect(self, *, beside_alerts: bool) -> None:
@@ -72,7 +72,7 @@ class Journal:
         """Nothing is open."""
 
 
-class Play:
+class ScriptedShard:
     """A shard whose sessions open or end as scripted; later ones run until they are stopped.
 
     Attributes:
@@ -212,7 +212,7 @@ class RecordedShard:
         self.calls.append(f"stop {seconds:g}")
 
 
-class GroupPlay:
+class ScriptedGroup:
     """A group of this worker only, whose shards record their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,11 +239,11 @@ STUCK = 0.5
 
 
 @contextlib.asynccontextmanager
-async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
+async def watched(monkeypatch: pytest.MonkeyPatch, play: ScriptedShard) -> AsyncIterator[None]:
     """Watch the shard, with a watchdog timeout of `STUCK`."""
     monkeypatch.setattr(groups, "STUCK", STUCK)
     monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
-    made = GroupPlay(monkeypatch).group
+    made = ScriptedGroup(monkeypatch).group
     monkeypatch.setattr(made, "_check_client", lambda: None)
     made.shards[0] = play.shard
     watch = asyncio.create_task(made._watch())
