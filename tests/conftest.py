@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
-_OWN_BROKERS = ("secure_broker", "lax_broker", "retaining_broker")
+_OWN_BROKERS = ("secure_broker", "lax_broker")
 """Fixtures of brokers that a process starts for its tests."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,7 @@ from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
 from tests.support.issuer import Issuer
-from tests.support.tls import USERS, Authority, SecureKafka
-from tests.support.topics import BROKER
+from tests.support.tls import USERS, Authority, SecureKafka, connections_closed
 from tests.support.worker import Scene
 
 
@@ -48,27 +48,38 @@ def lax_broker() -> Iterator[EmbeddedKafka]:
         yield kafka
 
 
-@pytest.fixture(scope="session")
-def retaining_broker() -> Iterator[EmbeddedKafka]:
-    """One that deletes at once what the retention of a topic says."""
-    often = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "100"}
-    with EmbeddedKafka(overrides=BROKER | often) as kafka:
-        yield kafka
-
-
 @pytest.fixture
-async def scene(request, broker, topics, tmp_path) -> AsyncIterator[Scene]:
-    """The topics of an application; ``SCENE`` of a module says what is special about it."""
-    options = getattr(request.module, "SCENE", {})
-    name = topics.name("shop")
-    async with Scene(broker.bootstrap_servers, name, directory=tmp_path, **options).on_stage() as scene:
-        yield scene
-
-
-@pytest.fixture
-async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
+async def scenes(broker, topics, tmp_path) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Put applications on a broker, that of the session unless told; all that they started ends with the test."""
+    secure = False
     async with contextlib.AsyncExitStack() as stack:
-        yield Stage(tmp_path, topics.name("shop"), broker.bootstrap_servers, stack)
+
+        async def make(
+            kind: type[Scene] = Scene, *, on: EmbeddedKafka = broker, create: bool = True, **options: Any
+        ) -> Scene:
+            nonlocal secure
+            secure = secure or isinstance(on, SecureKafka)
+            usual = {
+                "servers": on.bootstrap_servers,
+                "application": topics.name("shop"),
+                "directory": tmp_path,
+            }
+            return await stack.enter_async_context(kind(**usual | options).on_stage(create=create))
+
+        yield make
+    if secure:
+        await connections_closed()
+
+
+@pytest.fixture
+async def scene(request, scenes) -> Scene:
+    """An application; ``SCENE`` of a module says what is special about it."""
+    return await scenes(**getattr(request.module, "SCENE", {}))
+
+
+@pytest.fixture
+def stage(scenes, topics, tmp_path) -> Stage:
+    return Stage(scenes, tmp_path, topics.name("shop"))
 
 
 @pytest.fixture

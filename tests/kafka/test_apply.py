@@ -150,9 +150,11 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
     proposals = [await proposed(scene.config(threshold=threshold)) for threshold in (100, 200)]
     outcomes = await asyncio.gather(*(commit(config, one) for one in proposals), return_exceptions=True)
     (version,) = [one for one in outcomes if isinstance(one, Version)]
-    async with asyncio.timeout(20):  # a commit returns before its marks are written
-        while newest(await read_versions(config, brokers), config.topics.config) != version:
-            await asyncio.sleep(0.1)
+
+    async def is_read() -> bool:
+        return newest(await read_versions(config, brokers), config.topics.config) == version
+
+    await until(is_read)  # a commit returns before its marks are written
     with pytest.raises(Overtaken, match="version 1 is there now"):
         await commit(config, proposals[1])
     seen = await proposed(scene.config(threshold=200))
@@ -193,7 +195,7 @@ async def test_the_partitioner_of_an_application_never_changes(scene: Scene, fil
     await scene.stop(worker)
     await scene.start(config)
     await scene.released(EventType.STATE_BEGUN)  # published by the second transaction
-    begun = [data.detail for data in await scene.contents(EventType.STATE_BEGUN)]
+    begun = [data.detail for data in await scene.told(EventType.STATE_BEGUN)]
     assert {(one["partitions"], one["partitioner"]) for one in begun} == {(scene.partitions, "murmur2")}
     await scene.stop(scene.workers[0])
     worker = await scene.start(other, ready=False)  # whoever trusts a file instead of the topic

@@ -51,13 +51,7 @@ def batch(draw, base: int, *, plain: bool = False) -> Batch:
     steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 70]), max_size=40 if plain else 8))
     offsets = [sum(steps[:index]) + index // 99 for index in range(len(steps))]
     records = [
-        Wire(
-            offset,
-            draw(numbers),
-            draw(parts),
-            draw(parts),
-            () if plain else draw(st.just(()) | headers),
-        )
+        Wire(offset, draw(numbers), draw(parts), draw(parts), () if plain else draw(st.just(()) | headers))
         for offset in offsets
     ]
     last = max(offsets, default=0) + draw(st.integers(0, 2))

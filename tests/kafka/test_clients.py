@@ -114,11 +114,7 @@ async def test_an_address_that_refused_a_connection_is_not_asked_again_at_once(m
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (aiokafka.client, "create_conn"),
-        (aiokafka.consumer.fetcher, "MemoryRecords"),
-    ],
+    ("module", "name"), [(aiokafka.client, "create_conn"), (aiokafka.consumer.fetcher, "MemoryRecords")]
 )
 def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: Any, name: str) -> None:
     monkeypatch.delattr(module, name)
@@ -180,9 +176,7 @@ async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_oth
     assert answers == ["answer"]
 
 
-async def test_reading_slowly_or_for_a_slow_caller_goes_on_until_the_position_stands_still(
-    monkeypatch,
-):
+async def test_reading_slowly_or_for_a_slow_caller_goes_on_until_the_position_stands_still(monkeypatch):
     """A client whose broker is gone after it returned the end of the partition returns nothing, without end."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
     found: list[int] = []
@@ -303,9 +297,7 @@ async def test_a_producer_that_hangs_leaves_no_task_and_holds_nobody_up(monkeypa
     assert not connection.open
 
 
-async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
-    monkeypatch,
-):
+async def test_a_client_whose_start_is_cancelled_leaves_no_connection(monkeypatch):
     aiokafka_fixes.apply_fixes()
     connection, asked = Connection(), asyncio.Event()
 

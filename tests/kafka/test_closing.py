@@ -84,23 +84,16 @@ async def _state_from_yesterday(old: Application) -> None:
     await old.put(yesterday)
 
 
-async def _state_one_transaction_old(old: Application) -> None:
-    await old.put(await old.before_publication())
-
-
 Disaster = Callable[[Application], Awaitable[None]]
 DISASTERS: dict[str, Disaster] = {
     "is empty": lambda old: old.make_anew("state"),
     "ends with event": _state_from_yesterday,
-    "which the state still has to publish": _state_one_transaction_old,
     "was created again": lambda old: old.make_anew("alerts"),
 }
 """What happens to the state of both shards, by what a worker says of it."""
 
 
-async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(
-    stage,
-):
+async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(stage: Stage) -> None:
     """All disasters at once, each to an application of its own; without its alerts all is lost."""
     async with asyncio.TaskGroup() as drills:
         for number, (words, happens) in enumerate(DISASTERS.items()):
@@ -113,7 +106,7 @@ async def _given_up(stage: Stage, words: str, happens: Disaster) -> None:
     await happens(old)
     complete = words != "was created again"
     if complete:
-        real = await old.told()
+        real = await old.accounts()
     await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, words)
     carried = await old.carry_over(stage.successor)
     assert balances(carried) == (real.held if complete else FULL)
@@ -136,7 +129,7 @@ async def test_an_application_whose_sealing_key_is_lost_loses_its_open_runs_and_
     worker = await old.start()
     (reply,) = await old.close(stage.successor, shard=0)
     assert reply.accepted
-    await old.parked(worker, Cause.CLOSED, [0])
+    await old.parked(worker, Cause.CLOSED, shards=[0])
     await old.stop(worker)
     old.more = SEALED_ANEW
     with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
@@ -169,7 +162,7 @@ async def test_what_a_worker_sent_and_never_committed_counts_as_spent(stage: Sta
     changed = {"type": EventType.RUN_STARTED, "id": "d/1", "sequence": known["sequence"] + 1, "data": start}
     sent = msgspec.json.encode(known | changed)
     await records.publish(old.servers, f"{old.application}.alerts", (shard, b"d", sent), commit=False)
-    assert await old.told() == real
+    assert await old.accounts() == real
     await old.make_anew("state")
     await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "is empty")
     carried = await old.carry_over(stage.successor)
@@ -247,9 +240,11 @@ async def _close(stream_svt: Command, config: Path, name: str, successor: str) -
     assert (again.code, again.out) == (0, f"shard 0: accepted: {closed}\nshard 1: accepted: {closed}\n")
     other = await stream_svt(*close, "second", "--yes")
     assert (other.code, other.err) == (1, f"shard 0: refused: {closed}\nshard 1: refused: {closed}\n")
-    async with asyncio.timeout(20):
-        while "closed permanently" not in (await stream_svt("status", "-c", config, "--json")).out:
-            await asyncio.sleep(0.1)
+
+    async def is_shown() -> bool:
+        return "closed permanently" in (await stream_svt("status", "-c", config, "--json")).out
+
+    await until(is_shown)
 
 
 async def _go_on(

@@ -22,14 +22,12 @@ from stream_svt.errors import ConfigError, MisuseError, StreamSvtError
 from stream_svt.hosting import hosted
 from stream_svt.kafka.clients import members
 from tests.support.process import Process
-from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
 SCENE = {"limit": 50}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMANDS = {"embed_asyncio.py": [], "embed_faust.py": ["worker", "-l", "warn", "--without-web"]}
-PRICES = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
 
 
 def _program(example: str, scene: Scene, config: Path) -> Process:
@@ -58,20 +56,15 @@ async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_lea
         await service.end(signal.SIGKILL)
         for dataset in "abc":
             await scene.send(dataset, HIGH, LOW, HIGH)
-        async with asyncio.timeout(40):
-            while len(await scene.alerts()) < 9:
-                await asyncio.sleep(0.1)
+        await scene.alerted(9)
         await program.until(lambda: program.said("gap ") >= 6)
     finally:
         code = await program.end(signal.SIGTERM)
     assert code == 0
     assert program.said("left the group") == 1
     assert await members(scene.config().cluster(), scene.application, "looking") == []
-    certain = Certain(scene.queries, "hot", HIGH, LOW)
-    terms = Terms(dict.fromkeys("abc", scene.limit * 10**9), PRICES)
-    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
-    assert found.violations == []
-    assert (len(found.alerts), found.queries) == (9, 15)
+    found = await scene.judged(broker)
+    assert (found.violations, len(found.alerts), found.queries) == ([], 9, 15)
 
 
 @pytest.fixture
@@ -97,9 +90,7 @@ async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process
     before, frozen = process(), gc.get_freeze_count()
     async with worker:
         await scene.send("a", HIGH)
-        async with asyncio.timeout(20):
-            while not await scene.alerts():
-                await asyncio.sleep(0.05)
+        await scene.alerted()
         assert process() == before
         assert [line.state for line in worker.status.shards] == ["running", "running"]
         assert b"stream_svt_alerts_total" in await worker.metrics()
@@ -147,22 +138,19 @@ async def test_a_worker_that_cannot_start_ends_the_faust_app_around_it(scene: Sc
 
 
 async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its_shards(
-    scene, applied_file, topics, tmp_path
+    scene, scenes, applied_file
 ):
-    other = Scene(scene.servers, topics.name("other"), directory=tmp_path)
-    async with other.on_stage():
-        file = other.write()
-        await asyncio.to_thread(apply_file, file)
-        async with stream_svt.Worker(applied_file) as first, stream_svt.Worker(file) as second:
-            for one, worker in ((scene, first), (other, second)):
-                await one.send("a", HIGH)
-                assert worker.status.application == one.application
-            async with asyncio.timeout(20):
-                while not (await scene.alerts() and await other.alerts()):
-                    await asyncio.sleep(0.05)
-            async with stream_svt.Worker(file) as third:
-                await second.ready()
-                assert [len(one.status.shards) for one in (second, third)] == [1, 1]
+    other = await scenes(application=f"{scene.application}-other")
+    file = other.write()
+    await asyncio.to_thread(apply_file, file)
+    async with stream_svt.Worker(applied_file) as first, stream_svt.Worker(file) as second:
+        for one, worker in ((scene, first), (other, second)):
+            await one.send("a", HIGH)
+            assert worker.status.application == one.application
+            await one.alerted()
+        async with stream_svt.Worker(file) as third:
+            await second.ready()
+            assert [len(one.status.shards) for one in (second, third)] == [1, 1]
 
 
 async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_nothing(
@@ -173,15 +161,10 @@ async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_noth
         await scene.send("b", HIGH)
         time.sleep(3.0)  # noqa: ASYNC251  what a session of two seconds does not survive
         await scene.send("a", LOW, HIGH)
-        async with asyncio.timeout(40):
-            while len(await scene.alerts()) < 3:
-                await asyncio.sleep(0.1)
+        await scene.alerted(3)
         await worker.ready()
-    certain = Certain(scene.queries, "hot", HIGH, LOW)
-    terms = Terms(dict.fromkeys("abc", scene.limit * 10**9), PRICES)
-    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
-    assert found.violations == []
-    assert (len(found.alerts), found.queries) == (3, 4)
+    found = await scene.judged(broker)
+    assert (found.violations, len(found.alerts), found.queries) == ([], 3, 4)
 
 
 async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_again(scene, applied_file):

@@ -13,8 +13,7 @@ import pytest
 from stream_svt.kafka.clients import Cluster
 from stream_svt.worker import ports
 from tests.support.broken_protocol import NamesEachOwner, SameTransaction
-from tests.support.verifier import Certain, Terms, verify
-from tests.support.worker import HIGH, LOW, Scene, until
+from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"limit": 1000}
@@ -74,10 +73,7 @@ async def test_the_protocol_as_it_is_passes_and_the_judge_catches_a_broken_one(
     sent = await play(scene)
     for worker in list(scene.workers):
         await scene.stop(worker)
-    certain = Certain(scene.queries, "hot", HIGH, LOW)
-    prices = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
-    terms = Terms(dict.fromkeys("abc", 1000 * 10**9), prices)
-    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
+    found = await scene.judged(broker)
     if said:
         assert any(said in text for text in found.violations), found.violations
     else:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.released import Alert
 from stream_svt.operate.check import check_brokers
 from stream_svt.operate.lint import sample
 from stream_svt.protocol.shard_states import Cause, ShardState
@@ -30,13 +28,6 @@ async def send(scene: Scene, *values: bytes, key: str = "a") -> None:
         )
 
 
-async def alerts(scene: Scene, count: int) -> list[Alert]:
-    async with asyncio.timeout(30):
-        while len(found := await scene.alerts()) < count:
-            await asyncio.sleep(0.1)
-    return found
-
-
 def event(value: int, name: str, number: int = 1) -> bytes:
     content = {"op": "c", "meta": {"id": name}, "payload": {"count": value, "page": "/home"}}
     return encode(NESTED, content, number)
@@ -48,7 +39,7 @@ async def test_json_records_with_other_fields_lead_to_an_alert_that_names_their_
     low = json.dumps({"op": "c", "payload": {"count": LOW, "page": "/home"}}).encode()
     high = json.dumps({"op": "c", "payload": {"count": HIGH, "page": "/home"}}).encode()
     await send(scene, low, b'{"payload":null}', high)
-    [alert] = await alerts(scene, 1)
+    [alert] = await scene.alerted()
     assert (alert.query_id, alert.series, alert.dataset) == ("2", "/home", "a")
 
 
@@ -60,16 +51,16 @@ async def test_an_avro_topic_waits_for_a_schema_visibly_and_holds_nobody_else(sc
         await scene.create("counts.plain")
         worker = await scene.start()
         await send(scene, event(LOW, "q1"), event(HIGH, "q2"), event(HIGH, "q3", 2), event(HIGH, "q4"))
-        [first] = await alerts(scene, 1)
+        [first] = await scene.alerted()
         assert (first.query_id, first.series) == ("q2", "/home")
         status = worker.statuses()[scene.config().home("a")]
         await until(lambda: status.cause is Cause.SCHEMA_MISSING)
         assert status.state is ShardState.RUNNING
         assert "waits at offset 2: schema 2 of the registry is missing: it does not know" in status.reason
         await scene.send("a", HIGH, topic=f"{scene.queries}.plain")
-        assert [alert.monitor for alert in await alerts(scene, 2)] == ["hot", "plain"]
+        assert [alert.monitor for alert in await scene.alerted(2)] == ["hot", "plain"]
         server.schemas[2] = NESTED
-        found = await alerts(scene, 4)
+        found = await scene.alerted(4)
         assert [alert.query_id for alert in found if alert.monitor == "hot"] == ["q2", "q3", "q4"]
         await until(lambda: status.cause is Cause.NONE)
         assert server.asked.count(1) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from stream_svt.monitor.released import EventType
 from tests.support.containers import PROGRAMS, Podman
-from tests.support.worker import HIGH, Scene
+from tests.support.worker import HIGH, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
@@ -66,9 +66,7 @@ async def test_a_worker_in_the_image_is_healthy_alerts_and_hands_over_in_time(po
         assert running == "true", podman("logs", worker)
         return podman.succeeds("healthcheck", "run", worker)
 
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(healthy):
-            await asyncio.sleep(0.2)
+    await until(lambda: asyncio.to_thread(healthy), 60)
     await scene.send("a", HIGH, HIGH)
     await scene.released(EventType.ALERT)
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from stream_svt.application.config import Config
 from stream_svt.application.signatures import SigningKey, signing_key
-from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.operate.check import check_brokers
-from stream_svt.operate.control import for_datasets, send
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.web import ready, status
 from stream_svt.worker.worker import Worker, WorkerState
 from tests.support.keys import ed25519_pair, write_secrets
 from tests.support.partitioning import partition_of
-from tests.support.worker import HIGH, Scene, until
+from tests.support.worker import HIGH, Scene, grown, until
 
 pytestmark = pytest.mark.kafka
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -40,9 +39,7 @@ class Guarded:
 
     async def command(self, action: Action, dataset: str, key: SigningKey | None = None) -> None:
         """Have a command accepted."""
-        config = self.scene.config()
-        commands = for_datasets(config, [dataset], Command("", action))
-        (reply,) = await send(config, config.cluster(), commands, timeout=10, signing_key=key or self.alice)
+        reply = await self.scene.operate(action, dataset, key=key or self.alice)
         assert reply.accepted, reply
 
     async def copy(self, record, partition: int | None = None) -> None:
@@ -57,17 +54,19 @@ class Guarded:
         return Counter(reject["reason"] for reject in found if reject["topic"] == self.topic)
 
     async def heard(self) -> list[str]:
-        return [data.detail["action"] for data in await self.scene.contents(EventType.COMMAND_REPLY)]
+        return [data.detail["action"] for data in await self.scene.told(EventType.COMMAND_REPLY)]
 
     async def answers(self) -> list[tuple[str, str]]:
-        replies = await self.scene.contents(EventType.COMMAND_REPLY)
+        replies = await self.scene.told(EventType.COMMAND_REPLY)
         return [(data.reason, data.detail["message"]) for data in replies]
 
     async def until_heard(self, commands: list[str], refused: dict[str, int]) -> None:
         """Wait until just these commands are carried out, and just these refused."""
-        async with asyncio.timeout(30):
-            while (await self.heard(), await self.refused()) != (commands, refused):
-                await asyncio.sleep(0.1)
+
+        async def done() -> bool:
+            return (await self.heard(), await self.refused()) == (commands, refused)
+
+        await until(done)
 
 
 @pytest.fixture
@@ -88,8 +87,8 @@ async def restarted(scene: Scene) -> Worker:
 
 
 async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_included(
-    guarded,
-):
+    guarded: Guarded,
+) -> None:
     scene = guarded.scene
     await guarded.command(Action.PAUSE, "a")
     await guarded.command(Action.RESUME, "a")
@@ -123,31 +122,31 @@ async def test_a_command_that_no_worker_came_to_in_time_expires_and_one_that_may
     late = await told("close", "-c", file, "a", *signed)
     assert "it expires at" in late
     await scene.start()
-    async with asyncio.timeout(30):
-        while [reason for reason, _ in await guarded.answers()] != ["expired"]:
-            await asyncio.sleep(0.1)
+    [(reason, _)] = await grown(guarded.answers, 1)
+    assert reason == "expired"
     await scene.stop(scene.workers[-1])
     waits = await told("close", "-c", file, "a", "--expires", "7d", *signed)
     assert "takes it back before" in waits
     back = await told("withdraw", "-c", file, "a", *signed)
     assert "the withdrawal stays on the control topic" in back
     await scene.start()
-    async with asyncio.timeout(30):
-        while len(answers := await guarded.answers()) < 2:
-            await asyncio.sleep(0.1)
+    answers = await grown(guarded.answers, 2)
     assert answers[1] == ("accepted", "close of dataset 'a' is withdrawn, and changed nothing")
     assert EventType.RUN_CLOSED not in [event.type for event in await scene.events()]
     again = await told("withdraw", "-c", file, "a", *signed)
     assert "refused: no command waits: the last one, number 2 (withdraw), was carried out" in again
 
 
-async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene) -> None:
-    """And `check` says before a worker starts whether it could open what is stored."""
-    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex()})
-    old, new = key_id(OLD).hex(), key_id(NEW).hex()
+@pytest.fixture
+def config(scene: Scene) -> Callable[[str], Config]:
+    """Return configurations with these keys of ``sealing``."""
+    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex(), "third": bytes(32).hex()})
+    return lambda sealing: scene.config(more=f"sealing: {{{sealing}}}\n")
 
-    def config(sealing: str) -> Config:
-        return scene.config(more=f"sealing: {{{sealing}}}\n")
+
+async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene, config) -> None:
+    """And `check` says before a worker starts whether it could open what is stored."""
+    old, new = key_id(OLD).hex(), key_id(NEW).hex()
 
     def shown(worker: Worker) -> set[str]:
         return {shard.key_id for shard in status(worker).shards}
@@ -162,14 +161,12 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
 
     async def checked(sealing: str) -> list[tuple[str, str]]:
         """Return what `check` says of the state."""
-        said: list[tuple[str, str]] = []
-        async with asyncio.timeout(20):
-            while not said:  # topics that were made a moment ago may not be known yet
-                found = await check_brokers(config(sealing), config(sealing).cluster())
-                said = [
-                    (one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}
-                ]
-        return said
+
+        async def said() -> list[tuple[str, str]]:
+            found = await check_brokers(config(sealing), config(sealing).cluster())
+            return [(one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}]
+
+        return await grown(said, 1)  # topics that were made a moment ago may not be known yet
 
     async def fails(sealing: str) -> str:
         """Return why a worker stays out of the group: it has no key that opens the state."""
@@ -215,13 +212,10 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
     assert f"sealed with key {new}" in await fails("key_file: old")
 
 
-async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_says_why(scene: Scene) -> None:
+async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_says_why(
+    scene: Scene, config
+) -> None:
     """A shard sealed with a newer key, one with the old key: the standby with both is ready, with one it is not."""
-    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex(), "third": bytes(32).hex()})
-
-    def config(sealing: str) -> Config:
-        return scene.config(more=f"sealing: {{{sealing}}}\n")
-
     both = config("key_file: new, previous_key_files: [old]")
     first = await scene.start(config("key_file: old"))
     assert first.ready  # nothing is stored: no shard asks for a key

@@ -15,14 +15,10 @@ from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.kafka.frames import ResponseProtocol
 from stream_svt.kafka.transactions import TransactionalProducer
-from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.accounts import Commit
-from stream_svt.operate import control
-from stream_svt.operate.audit import audit_state, audit_topic
 from stream_svt.protocol import session
-from stream_svt.protocol.history.audit import Audit
-from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.web import status
 from stream_svt.worker.ports import journal_of, open_meta, stored_metas
@@ -32,66 +28,20 @@ pytestmark = pytest.mark.kafka
 SCENE = {"partitions": 1, "limit": 6}
 
 
-async def _audited(scene: Scene) -> Audit:
-    """Return the operator's audit, after both forms balanced."""
-    config = scene.config()
-    public = await audit_topic(config.cluster(), config.topics.alerts)
-    operator = await audit_state(config, config.cluster())
-    assert public.problems + operator.problems == []
-    return operator
-
-
-async def test_a_worker_whose_producer_the_broker_forgot_goes_on_without_a_loss(lax_broker) -> None:
+async def test_a_worker_whose_producer_the_broker_forgot_goes_on_without_a_loss(scenes, lax_broker) -> None:
     """The broker forgets a transactional id after days without a transaction; here after a second."""
-    async with Scene(lax_broker.bootstrap_servers, "forgotten", **SCENE).on_stage() as scene:
-        worker = await scene.start()
-        await scene.send("a", HIGH, LOW)
-        await scene.settled(worker, 2)
-        await asyncio.sleep(3)
-        assert worker.ready
-        await scene.send("b", HIGH)
-        await scene.send("a", HIGH)
-        await scene.settled(worker, 4)
-        alerts = [(alert.dataset, alert.run, alert.number) for alert in await scene.alerts()]
-        assert alerts == [("a", 1, 1), ("b", 1, 1), ("a", 1, 2)]
-        assert (await _audited(scene)).alerts == 3
-
-
-async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noise(scene: Scene) -> None:
-    """Lost by retention that overtook a stopped service, then by a query topic that was made anew."""
+    scene = await scenes(on=lax_broker, **SCENE)
     worker = await scene.start()
+    await scene.send("a", HIGH, LOW)
+    await scene.settled(worker, 2)
+    await asyncio.sleep(3)
+    assert worker.ready
+    await scene.send("b", HIGH)
     await scene.send("a", HIGH)
-    await scene.settled(worker, 1)
-    await scene.stop(worker)
-    await scene.send("a", *[HIGH] * 5)
-    await scene.delete_before("counts", 4)
-    worker = await scene.start(ready=False)
-    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
-    assert worker.statuses()[0].state is ShardState.PARKED
-    await _audited(scene)
-    await scene.accept_losses(0)
-    await scene.settled(worker, 6)
-    alerts = await scene.alerts()
-    # The open run was closed at its full price; the two queries that are left are tested by a new one.
-    assert [(one.run, one.number, one.position.offset) for one in alerts] == [(1, 1, 0), (2, 1, 4), (2, 2, 5)]
-    assert alerts[1].account.spent == pytest.approx(1 + 0.4 + 0.2)
-    await _audited(scene)
-
-    await scene.delete("counts")
-    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
-    assert worker.alive
-    await scene.stop(worker)
-    await scene.create("counts")
-    worker = await scene.start(ready=False)
-    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
-    await scene.accept_losses(0)
-    await until(lambda: is_open(worker))
-    await scene.send("a", HIGH)
-    await until(lambda: sum(view.spent for s in worker.statuses() for view in s.views.values()) > 2.5)
-    await asyncio.sleep(0.5)
-    # Offsets begin anew, runs do not: the same place was never tested under the same noise.
-    assert [(alert.run, alert.position.offset) for alert in (await scene.alerts())[3:]] == [(3, 0)]
-    await _audited(scene)
+    await scene.settled(worker, 4)
+    alerts = [(alert.dataset, alert.run, alert.number) for alert in await scene.alerts()]
+    assert alerts == [("a", 1, 1), ("b", 1, 1), ("a", 1, 2)]
+    assert (await scene.audited()).alerts == 3
 
 
 async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_clock(
@@ -111,7 +61,7 @@ async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_c
         await until(lambda: "set this machine's clock" in caplog.text)
     assert worker.alive
     await scene.settled(worker, 1)
-    assert (await _audited(scene)).alerts == 1
+    assert (await scene.audited()).alerts == 1
 
 
 def _day(later: int = 0) -> str:
@@ -140,10 +90,6 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(sc
     assert sorted(b"outside-period" in value for value in rejects) == [False, True]
     assert any(b"undeclared" in value for value in rejects)
     assert [alert.dataset for alert in await scene.alerts()] == [today]
-    stored = await scene.live()
-    assert {key for _, key in stored if key.startswith(b"d/")} == {
-        f"d/{name}".encode() for name in (today, north)
-    }
 
     # Two days go by: no record comes, and the shards' monitors have read all there are.
     monkeypatch.setattr(session, "IDLE_MARGIN", -3 * DAY_MS / 1000)
@@ -157,20 +103,14 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(sc
         assert worker.workload is not before
         await until(lambda: is_open(worker))
     await scene.released(EventType.RETIRED, 2)
-    ended = [(data.dataset, data.reason) for data in await scene.contents(EventType.RETIRED)]
+    ended = [(data.dataset, data.reason) for data in await scene.told(EventType.RETIRED)]
     assert sorted(ended) == [(north, "period-over"), (today, "period-over")]
     assert not [key for _, key in await scene.live() if key.startswith((b"d/", b"r/"))]
 
     await scene.send(today, HIGH)
-    await scene.rejected(3)
-    longer = parse_config(text.replace(old, new).replace("lateness: 1h", "lateness: 30d"), directory=Path())
-    await scene.apply(worker, longer)
-    await until(lambda: is_open(worker))
-    await scene.send(today, HIGH)
-    assert b"undeclared" in (await scene.rejected(4))[-1].value
+    assert b"undeclared" in (await scene.rejected(3))[-1].value
     assert len(await scene.alerts()) == 1
-    await scene.settled(worker, 6)
-    assert (await audit_state(config, config.cluster())).findings == []
+    await scene.audited()
 
 
 async def test_a_self_test_reads_little_of_a_large_state(scene: Scene, monkeypatch) -> None:
@@ -194,14 +134,13 @@ async def test_a_self_test_reads_little_of_a_large_state(scene: Scene, monkeypat
 
 
 async def test_a_command_to_several_datasets_takes_as_many_transactions_as_one_to_one(scene: Scene) -> None:
-    worker, config = await scene.start(), scene.config()
+    worker = await scene.start()
     await scene.send("a", LOW)
     await scene.settled(worker, 1)
     used = []
-    for patterns in (["a"], ["[a-c]"]):
-        commands = control.for_datasets(config, patterns, Command("", Action.CLOSE))
+    for pattern in ("a", "[a-c]"):
         before = worker.statuses()[0].sequence
-        [reply] = await control.send(config, config.cluster(), commands, timeout=30)
+        reply = await scene.operate(Action.CLOSE, pattern)
         await until(lambda: not worker.statuses()[0].outbox)
         used.append(worker.statuses()[0].sequence - before)
         assert reply.complete, reply

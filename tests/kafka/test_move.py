@@ -93,13 +93,11 @@ class Move:
 
 
 @pytest.fixture
-async def move(broker, topics, tmp_path) -> AsyncIterator[Move]:
-    scene = Scene(broker.bootstrap_servers, topics.name("shop"), directory=tmp_path)
-    async with scene.on_stage(create=False):
-        made = Move(scene, free_port())
-        yield made
-        for service in made.services:
-            await service.end()
+async def move(scenes) -> AsyncIterator[Move]:
+    made = Move(await scenes(create=False), free_port())
+    yield made
+    for service in made.services:
+        await service.end()
 
 
 async def _away_from_midnight() -> str:

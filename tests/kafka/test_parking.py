@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -142,71 +142,62 @@ SCENARIOS: list[tuple[Cause, str, Callable[[Application, int], Awaitable[Mend]] 
 """Why a shard parks, what is said of it, and what breaks it and returns what mends it: nothing where the file does."""
 
 
-async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(broker, topics, caplog):
+async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(scenes, caplog):
     """Each shard is broken in another way, but two that go on; two are contradicted by the file.
 
     A parked shard that nobody mends writes nothing, whatever wakes it, and opens by itself once somebody has.
     """
     broken, count = list(enumerate(SCENARIOS)), len(SCENARIOS) + 2
-    name = topics.name("shop")
-    async with Application(broker.bootstrap_servers, name, partitions=count).on_stage() as app:
-        healthy = app.shards - {shard for shard, _ in broken}
-        damaged = [breaks for *_, breaks in SCENARIOS].index(_damaged)
-        await app.past()
-        mends = {shard: await breaks(app, shard) for shard, (*_, breaks) in broken if breaks}
-        *kept, other, _, first, second = app.names
-        raised = f"  - {{names: [{other}], limit: {{epsilon: 9}}, unit: one basket}}\n"
-        text = app.text(datasets=", ".join([*kept, first, second])).replace(
-            "monitors:\n", f"{raised}monitors:\n"
-        )
-        await app.two(parse_config(text))
+    app = await scenes(Application, partitions=count)
+    healthy = app.shards - {shard for shard, _ in broken}
+    damaged = [breaks for *_, breaks in SCENARIOS].index(_damaged)
+    await app.past()
+    mends = {shard: await breaks(app, shard) for shard, (*_, breaks) in broken if breaks}
+    *kept, other, _, first, second = app.names
+    raised = f"  - {{names: [{other}], limit: {{epsilon: 9}}, unit: one basket}}\n"
+    text = app.text(datasets=", ".join([*kept, first, second])).replace("monitors:\n", f"{raised}monitors:\n")
+    await app.two(parse_config(text))
 
-        async def parked() -> None:
-            for shard, (cause, words, _) in broken:
-                await app.parks(cause, words, shard)
-            await app.go_on(healthy)
+    async def parked() -> None:
+        for shard, (cause, words, _) in broken:
+            await app.parks(cause, words, shard)
+        await app.go_on(healthy)
 
-        async def written() -> int:
-            """Return how many records the damaged state has."""
-            return sum(r.partition == damaged for r in await app.read("state", "read_uncommitted"))
+    async def written() -> int:
+        """Return how many records the damaged state has."""
+        return sum(r.partition == damaged for r in await app.read("state", "read_uncommitted"))
 
-        await parked()
-        await app.stop(app.owner())
-        await parked()
-        assert all(worker.alive for worker in app.workers)
-        for shard, (cause, *_) in broken:
-            assert f"event=shard_parked shard={shard} cause={cause}" in caplog.text
-        assert not any(f"event=shard_parked shard={shard} " in caplog.text for shard in healthy)
-        before = await written()
-        for _ in range(3):
-            await app.control(b"wake up", shard=damaged)
-            await asyncio.sleep(0.7)
-        assert app.status(damaged).state is ShardState.PARKED
-        assert await written() == before > 0
-        await mends.pop(damaged)()  # and says nothing
-        await until(lambda: app.status(damaged).state in OPEN)
-        (worker,) = app.workers
-        for mend in mends.values():
-            await mend()
-        for shard, _ in broken:
-            await app.control(b"wake up", shard=shard)
-        await app.apply(worker, app.config())
-        await until(lambda: is_open(worker))
-        await app.go_on(app.shards)
-        assert complaint(worker) == ""
-
-
-@pytest.fixture
-async def app(broker, topics, tmp_path) -> AsyncIterator[Application]:
-    name = topics.name("shop")
-    async with Application(broker.bootstrap_servers, name, directory=tmp_path).on_stage() as app:
-        yield app
+    await parked()
+    await app.stop(app.owner())
+    await parked()
+    assert all(worker.alive for worker in app.workers)
+    for shard, (cause, *_) in broken:
+        assert f"event=shard_parked shard={shard} cause={cause}" in caplog.text
+    assert not any(f"event=shard_parked shard={shard} " in caplog.text for shard in healthy)
+    before = await written()
+    for _ in range(3):
+        await app.control(b"wake up", shard=damaged)
+        await asyncio.sleep(0.7)
+    assert app.status(damaged).state is ShardState.PARKED
+    assert await written() == before > 0
+    await mends.pop(damaged)()  # and says nothing
+    await until(lambda: app.status(damaged).state in OPEN)
+    (worker,) = app.workers
+    for mend in mends.values():
+        await mend()
+    for shard, _ in broken:
+        await app.control(b"wake up", shard=shard)
+    await app.apply(worker, app.config())
+    await until(lambda: is_open(worker))
+    await app.go_on(app.shards)
+    assert complaint(worker) == ""
 
 
 async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another_serves_all_shards(
-    app, monkeypatch, tmp_path
+    scenes, monkeypatch, tmp_path
 ):
     """Its brokers are away, it has another key, no key, and a clock that is far off, as a member, too."""
+    app = await scenes(Application)
     monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
     write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
     right = app.config(more="sealing: {key_file: right}\n")
@@ -252,45 +243,45 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     assert all(worker.alive for worker in app.workers)
 
 
-async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(secure_broker, tmp_path, topics):
+async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(scenes, secure_broker, tmp_path):
     """What a shard may do by itself is to write under its own id; a topic has its permissions as a whole."""
     servers = secure_broker.bootstrap_servers
-    async with Application(servers, topics.name("shop"), directory=tmp_path).on_stage() as app:
-        shared = [grant for grant in WORKER if grant[1] != "transactional_id"]
-        await allow_all(servers, "svt", app.application, shared)
-        for part in ("check", "clock", *range(SHARDS)):
-            await allow(servers, "svt", "write", "transactional_id", f"{app.application}-{part}")
-        healthy = app.shards - {BROKEN}
-        write_secrets(tmp_path, {"password": PASSWORD})
-        text = secure_broker.with_login(app.text())
-        await app.two(parse_config(text, directory=tmp_path))
-        await app.go_on(app.shards)
-        own = ("write", "transactional_id", f"{app.application}-{BROKEN}")
-        await revoke(servers, "svt", *own)
+    app = await scenes(Application, on=secure_broker)
+    shared = [grant for grant in WORKER if grant[1] != "transactional_id"]
+    await allow_all(servers, "svt", app.application, shared)
+    for part in ("check", "clock", *range(SHARDS)):
+        await allow(servers, "svt", "write", "transactional_id", f"{app.application}-{part}")
+    healthy = app.shards - {BROKEN}
+    write_secrets(tmp_path, {"password": PASSWORD})
+    text = secure_broker.with_login(app.text())
+    await app.two(parse_config(text, directory=tmp_path))
+    await app.go_on(app.shards)
+    own = ("write", "transactional_id", f"{app.application}-{BROKEN}")
+    await revoke(servers, "svt", *own)
+    await app.send(app.names[BROKEN], HIGH)
+    for _ in range(2):
+        await app.parks(Cause.PERMISSION, "operation WRITE on resource TRANSACTIONAL_ID")
+        await app.go_on(healthy)
+        if len(app.workers) == 2:
+            await app.stop(app.owner())
+    assert all(worker.alive for worker in app.workers)
+    await allow(servers, "svt", *own)
+    await app.control(b"wake up")
+    (worker,) = app.workers
+    await until(lambda: is_open(worker), 60)
+    await app.go_on(app.shards)
+    for operation, topic in (("read", "counts"), ("write", "alerts")):
+        grant = (operation, "topic", f"{app.application}.{topic}")
+        await revoke(servers, "svt", *grant)
         await app.send(app.names[BROKEN], HIGH)
-        for _ in range(2):
-            await app.parks(Cause.PERMISSION, "operation WRITE on resource TRANSACTIONAL_ID")
-            await app.go_on(healthy)
-            if len(app.workers) == 2:
-                await app.stop(app.owner())
-        assert all(worker.alive for worker in app.workers)
-        await allow(servers, "svt", *own)
-        await app.control(b"wake up")
-        (worker,) = app.workers
+        await until(lambda: app.status().state is ShardState.PARKED, 60)
+        status = app.status()
+        assert status.cause is Cause.PERMISSION or "does not exist" in status.reason
+        assert f"operation {operation.upper()} on resource TOPIC" in status.reason
+        assert worker.alive
+        await asyncio.sleep(1.0)  # the authorizer takes a grant in a moment later than its topics
+        await allow(servers, "svt", *grant)
         await until(lambda: is_open(worker), 60)
-        await app.go_on(app.shards)
-        for operation, topic in (("read", "counts"), ("write", "alerts")):
-            grant = (operation, "topic", f"{app.application}.{topic}")
-            await revoke(servers, "svt", *grant)
-            await app.send(app.names[BROKEN], HIGH)
-            await until(lambda: app.status().state is ShardState.PARKED, 60)
-            status = app.status()
-            assert status.cause is Cause.PERMISSION or "does not exist" in status.reason
-            assert f"operation {operation.upper()} on resource TOPIC" in status.reason
-            assert worker.alive
-            await asyncio.sleep(1.0)  # the authorizer takes a grant in a moment later than its topics
-            await allow(servers, "svt", *grant)
-            await until(lambda: is_open(worker), 60)
-        await app.go_on(app.shards)
-        await app.publishes()
-        assert len(await app.alerts()) == 3
+    await app.go_on(app.shards)
+    await app.publishes()
+    assert len(await app.alerts()) == 3

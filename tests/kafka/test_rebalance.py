@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stream_svt.operate.audit import audit_topic
 from stream_svt.worker.worker import Worker
 from tests.support.worker import HIGH, LOW, Scene, until
 
@@ -81,8 +80,7 @@ async def everything(scene: Scene, *workers: Worker) -> None:
     found = [(alert.position.partition, alert.position.offset) for alert in await scene.alerts()]
     assert len(found) == len(set(found))
     assert set(found) == expected
-    config = scene.config()
-    assert (await audit_topic(config.cluster(), config.topics.alerts)).findings == []
+    await scene.audited()
 
 
 async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: Scene, caplog) -> None:
@@ -130,15 +128,3 @@ async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_th
     assert len(stayed) >= SHARDS // 2, moved
     assert "event=kept" in caplog.text
     assert "event=fenced" not in caplog.text
-
-
-async def test_a_control_topic_that_is_deleted_takes_the_shards_and_brings_them_back(scene: Scene) -> None:
-    worker = await scene.start()
-    await shared(worker)
-    async with fed(scene):
-        await scene.delete("control")
-        await until(lambda: not worker.ready and worker.statuses() == [], 40)
-        assert worker.alive
-        await scene.create("control")
-        await shared(worker)
-    await everything(scene, worker)

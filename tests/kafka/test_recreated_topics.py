@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from stream_svt.application.config import load_config
 from stream_svt.monitor.released import EventType
 from stream_svt.operate.audit import audit_state
 from stream_svt.operate.check import check_brokers
-from stream_svt.protocol.shard_states import Cause, ShardState
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.worker import group
-from stream_svt.worker.worker import Worker
-from tests.support.worker import HIGH, LOW, Scene, complaint, is_open, until
+from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
 
@@ -31,80 +28,65 @@ async def _problems(scene: Scene) -> str:
     return "\n".join(wrong)
 
 
-async def _parks(scene: Scene, worker: Worker, *causes: Cause) -> str:
-    """The shard of dataset a parks for one of these causes; return the reason."""
-    shard = scene.partitioning.of(b"a")
-
-    def parked() -> bool:
-        found = [one for one in worker.statuses() if one.shard == shard]
-        return any(one.state is ShardState.PARKED and one.cause in causes for one in found)
-
-    await until(parked, 60)
-    return complaint(worker)
-
-
-async def _alerted(scene: Scene, count: int) -> None:
-    async with asyncio.timeout(30):
-        while len(await scene.alerts()) < count:
-            await asyncio.sleep(0.1)
-
-
 @pytest.mark.parametrize("topic", ["alerts", "state"])
-@pytest.mark.parametrize("idle", [True, False])
-async def test_a_topic_that_workers_write_parks_its_shards_once_it_is_created_again(
-    scene, topic, idle
-) -> None:
-    worker = await scene.start()
+async def test_a_topic_that_workers_write_parks_its_shards_once_it_is_created_again(scene, topic) -> None:
+    """Though nothing is written: its id is another one."""
+    worker, shards = await scene.start(), [scene.partitioning.of(b"a")]
     await scene.send("a", HIGH, HIGH)
-    await _alerted(scene, 2)
+    await scene.alerted(2)
     await scene.make_anew(topic)
-    if not idle:
-        await scene.send("a", HIGH, HIGH)
     causes = Cause.STATE_ROLLED_BACK, Cause.STATE_UNREADABLE
-    reason = await _parks(scene, worker, *causes)
+    reason = await scene.parked(worker, *causes, shards=shards)
     assert f"{scene.application}.{topic}" in reason
     assert "created again" in reason or "is empty" in reason
     assert f"topic '{scene.application}.{topic}' was created again after" in await _problems(scene)
     audited = await audit_state(scene.config(), scene.config().cluster())
     assert audited.findings or audited.unreadable
     await scene.stop(worker)
-    again = await scene.start(ready=False)
-    await _parks(scene, again, *causes)
+    await scene.parked(await scene.start(ready=False), *causes, shards=shards)
 
 
 async def test_a_query_topic_that_is_created_again_and_filled_is_not_taken_for_the_old_one(scene) -> None:
-    """While no worker runs, and under one."""
+    """While no worker runs, and under one; a run that was open is closed, and the next has other noise."""
     shard = scene.partitioning.of(b"a")
     worker = await scene.start()
     await scene.send("a", LOW, HIGH)
-    await _alerted(scene, 1)
+    await scene.alerted()
     await until(lambda: worker.statuses()[shard].offsets.get(scene.queries) == 2)
     await scene.stop(worker)
     await scene.make_anew("counts")
     await scene.send("a", *[LOW] * 5)
     assert "it was created again and now holds 0 to 5" in await _problems(scene)
     worker = await scene.start(ready=False)
-    assert "from offset 2" in await _parks(scene, worker, Cause.RECORDS_LOST)
-    assert "created again and now holds 0 to 5" in complaint(worker)
+    said = await scene.parked(worker, Cause.RECORDS_LOST, shards=[shard])
+    assert "from offset 2" in said
+    assert "created again and now holds 0 to 5" in said
     await scene.accept_losses(shard)
     await until(lambda: worker.statuses()[shard].offsets.get(scene.queries) == 5)
     await until(lambda: is_open(worker))
 
-    await scene.make_anew("counts")
+    await scene.delete("counts")
+    await scene.parked(worker, Cause.TOPIC_MISSING)
+    await scene.create("counts")
     await scene.send("a", *[LOW] * 9, HIGH)
-    assert "created again" in await _parks(scene, worker, Cause.RECORDS_LOST)
+    assert "created again" in await scene.parked(worker, Cause.RECORDS_LOST, shards=[shard])
     await scene.accept_losses(shard)
     await until(lambda: worker.statuses()[shard].offsets.get(scene.queries) == 10)
-    await _alerted(scene, 2)
+    assert [(one.run, one.position.offset) for one in await scene.alerted(2)] == [(1, 1), (3, 9)]
     assert await _problems(scene) == ""
+    await scene.audited()
 
 
-async def test_a_control_topic_that_is_created_again_and_filled_is_read_from_its_beginning(scene) -> None:
+async def test_a_control_topic_that_is_created_again_gives_the_shards_back_and_is_read_from_its_beginning(
+    scene,
+):
     worker = await scene.start()
     shard = scene.partitioning.of(b"a")
     await scene.command("pause", "a", monitor="hot")
     await scene.released(EventType.PAUSED)
-    await scene.make_anew("control")
+    await scene.delete("control")
+    await until(lambda: not worker.ready and worker.statuses() == [])
+    await scene.create("control")
     await until(lambda: is_open(worker), 60)
     await scene.command("resume", "a", monitor="hot")
     for _ in range(5):

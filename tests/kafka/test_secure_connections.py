@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -72,11 +70,8 @@ class Guarded:
 
 
 @pytest.fixture
-async def guarded(secure_broker, topics, tmp_path) -> AsyncIterator[Guarded]:
-    name, servers = topics.name("shop"), secure_broker.bootstrap_servers
-    async with Scene(servers, name, partitions=1, directory=tmp_path).on_stage() as scene:
-        yield Guarded(secure_broker, scene)
-    await connections_closed()
+async def guarded(scenes, secure_broker) -> Guarded:
+    return Guarded(secure_broker, await scenes(on=secure_broker, partitions=1))
 
 
 async def _works(config: Config) -> str:
@@ -183,8 +178,8 @@ async def _pauses(config: Config, key: SigningKey) -> str:
 
 
 async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_is_sent(
-    guarded,
-):
+    guarded: Guarded,
+) -> None:
     """Who may see a topic, and no more, is told so, too."""
     key, (write, read) = signing_key("00" * 32), OPERATOR
     seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
@@ -290,18 +285,15 @@ async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
 
 
 async def test_a_refused_login_ends_a_worker_before_anything_is_applied_as_a_process_and_in_a_program(
-    secure_broker, tmp_path
+    scenes, secure_broker
 ):
-    scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
+    scene = await scenes(on=secure_broker, create=False)
     file = scene.write()
-    file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))
+    file.write_text(secure_broker.secured(file.read_text(), scene.directory, user="nobody"))
     service = scene.serve(file=file, applies=False)
-    try:
-        async with asyncio.timeout(30):
-            with pytest.raises(BrokerError, match="refused the login") as refused:
-                async with stream_svt.Worker(file):
-                    pytest.fail("entered")
-        assert await asyncio.to_thread(service.process.wait, 30) == BrokerError.exit_code
-        assert service.log.splitlines()[-1] == f"stream-svt: {refused.value}"
-    finally:
-        await service.end(signal.SIGKILL)
+    async with asyncio.timeout(30):
+        with pytest.raises(BrokerError, match="refused the login") as refused:
+            async with stream_svt.Worker(file):
+                pytest.fail("entered")
+    assert await asyncio.to_thread(service.process.wait, 30) == BrokerError.exit_code
+    assert service.log.splitlines()[-1] == f"stream-svt: {refused.value}"

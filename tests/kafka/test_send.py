@@ -14,7 +14,7 @@ import pytest
 from stream_svt.errors import BrokerError
 from stream_svt.kafka.clients import partition_counts
 from tests.support.process import COMMAND
-from tests.support.worker import HIGH, LOW, Scene
+from tests.support.worker import HIGH, LOW, Scene, grown, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"partitions": 3, "partitioner": "crc32"}
@@ -72,9 +72,7 @@ async def test_what_is_sent_is_tested_and_an_invalid_line_ends_it(scene: Scene) 
 async def test_after_an_interruption_the_rest_is_sent_once_from_the_line_that_it_named(scene: Scene) -> None:
     sending = await start(scene)
     sending.stdin.write(b"".join(map(line, range(10))))
-    async with asyncio.timeout(30):
-        while len(await scene.read("counts")) < 10:
-            await asyncio.sleep(0.1)
+    await grown(lambda: scene.read("counts"), 10)
     sending.send_signal(signal.SIGINT)  # while it waits for more
     _, said = await asyncio.wait_for(sending.communicate(), 20)
     assert sending.returncode == 130
@@ -87,27 +85,23 @@ async def test_while_the_broker_does_not_answer_it_says_what_was_acknowledged(sc
     command = [sys.executable, "-c", _IMPATIENT, "send", "-c", str(scene.write())]
     sending = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stderr=PIPE)
     sending.stdin.write(b"".join(map(line, range(10))))
-    async with asyncio.timeout(30):
-        while len(await scene.read("counts")) < 10:
-            await asyncio.sleep(0.1)
+    await grown(lambda: scene.read("counts"), 10)
     broker.process.send_signal(signal.SIGSTOP)
     try:
         _, said = await asyncio.wait_for(sending.communicate(b"".join(map(line, range(10, 14)))), 60)
     finally:
         broker.process.send_signal(signal.SIGCONT)
-        async with asyncio.timeout(30):  # its controller may have missed it
-            while scene.queries not in await _topics(scene):
-                await asyncio.sleep(0.2)
+        await until(lambda: _exists(scene))  # its controller may have missed it
     assert sending.returncode == 3, said
     assert f"10 records acknowledged on {scene.queries}; the next line is 11." in said.decode()
     assert "Lines 11 to 14 were sent and not all acknowledged" in said.decode()
     assert "no answer from the broker in time" in said.decode()
 
 
-async def _topics(scene: Scene) -> dict[str, int]:
+async def _exists(scene: Scene) -> bool:
     with contextlib.suppress(BrokerError):
-        return await partition_counts(scene.config().cluster(), "waiting for the broker")
-    return {}
+        return scene.queries in await partition_counts(scene.config().cluster(), "waiting for the broker")
+    return False
 
 
 _IMPATIENT = (

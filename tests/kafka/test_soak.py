@@ -18,7 +18,6 @@ from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import BROKER, create_topics
-from tests.support.worker import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 FEW = {"rate": 300, "scarce": 10}
@@ -100,21 +99,19 @@ async def test_a_request_that_comes_late_neither_ends_nor_joins_another_transact
 
 
 async def test_a_worker_is_not_ready_while_its_brokers_are_away_for_longer_than_a_session(
-    proxied_kafka, tmp_path
+    scenes, proxied_kafka
 ) -> None:
-    kafka = proxied_kafka
-    proxy = Proxy(kafka.front_port, kafka.behind_port)
-    async with Scene(kafka.bootstrap_servers, "away", directory=tmp_path).on_stage() as scene:
-        async with proxy.running():
-            service = scene.serve(file=scene.write(servers=proxy.address))
-            await service.ready()
-        await service.until(lambda: "brokers have been unreachable" in (service.fetch("/health/ready") or ""))
-        status = service.status() or {}
-        assert (status["ready"], status["fault"]["cause"]) == (False, "unavailable")
-        assert service.fetch("/health/live") == "live\n"
-        async with proxy.running():
-            await service.ready()
-            await service.end()
+    proxy, scene = Proxy(proxied_kafka.front_port, proxied_kafka.behind_port), await scenes(on=proxied_kafka)
+    async with proxy.running():
+        service = scene.serve(file=scene.write(servers=proxy.address))
+        await service.ready()
+    await service.until(lambda: "brokers have been unreachable" in (service.fetch("/health/ready") or ""))
+    status = service.status() or {}
+    assert (status["ready"], status["fault"]["cause"]) == (False, "unavailable")
+    assert service.fetch("/health/live") == "live\n"
+    async with proxy.running():
+        await service.ready()
+        await service.end()
 
 
 async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(proxied_kafka, tmp_path) -> None:

@@ -53,29 +53,26 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
 
 
 async def test_a_worker_writes_nothing_on_another_cluster_than_at_its_start(
-    scene: Scene, lax_broker, monkeypatch
+    scene: Scene, scenes, lax_broker, monkeypatch
 ) -> None:
     """Its versions are of the first cluster, and state written on another would name the first in its seals."""
-    other = Scene(lax_broker.bootstrap_servers, scene.application, partitions=scene.partitions)
-    async with other.on_stage():
-        worker = await scene.start()
-        first, second = [await cluster_id_of(one.config().cluster()) for one in (scene, other)]
-        monkeypatch.setattr(type(worker.config), "cluster", lambda _: worker._parts.cluster)
-        brokers = worker._parts.cluster.arguments
-        before, brokers["bootstrap_servers"] = brokers["bootstrap_servers"], [other.servers]
-        for shard in worker._group.shards.values():
-            shard.configure()  # the next sessions meet the other brokers
-        await until(lambda: worker.fault is not None)
-        assert worker.fault.cause is Cause.OTHER_CLUSTER
-        assert all(
-            words in worker.fault.reason for words in (first, second, "nothing was written", "restart")
-        )
-        assert not worker.ready
-        assert worker.alive
-        topics = ("state", "alerts", "rejects")
-        assert set((await other.ends(*topics, isolation="read_committed")).values()) == {0}
-        brokers["bootstrap_servers"] = before
-        await until(lambda: is_open(worker))
+    other = await scenes(on=lax_broker, partitions=scene.partitions)
+    worker = await scene.start()
+    first, second = [await cluster_id_of(one.config().cluster()) for one in (scene, other)]
+    monkeypatch.setattr(type(worker.config), "cluster", lambda _: worker._parts.cluster)
+    brokers = worker._parts.cluster.arguments
+    before, brokers["bootstrap_servers"] = brokers["bootstrap_servers"], [other.servers]
+    for shard in worker._group.shards.values():
+        shard.configure()  # the next sessions meet the other brokers
+    await until(lambda: worker.fault is not None)
+    assert worker.fault.cause is Cause.OTHER_CLUSTER
+    assert all(words in worker.fault.reason for words in (first, second, "nothing was written", "restart"))
+    assert not worker.ready
+    assert worker.alive
+    topics = ("state", "alerts", "rejects")
+    assert set((await other.ends(*topics, isolation="read_committed")).values()) == {0}
+    brokers["bootstrap_servers"] = before
+    await until(lambda: is_open(worker))
 
 
 async def test_no_client_creates_the_topic_that_it_asks_for(lax_broker, monkeypatch):

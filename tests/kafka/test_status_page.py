@@ -39,7 +39,8 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker(scene: Scene
         await scene.send("south", HIGH, series="<script>alert(1)</script>")
         for one in (page, phone.page):
             await expect(one.locator("#list > li:visible")).to_have_count(2, timeout=20_000)
-            await expect(one.locator("#list > li", has_text="item-40").first).to_contain_text("At least 49,9")
+            shown = one.locator("#list > li", has_text="item-40").first
+            await expect(shown).to_contain_text(re.compile(r"At least (49,[89]|50,[01])"))
             for dataset in ("north", "south"):
                 budget = one.locator(".budget", has_text=dataset)
                 await expect(budget.locator(".amount")).to_have_text(

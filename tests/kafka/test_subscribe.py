@@ -22,6 +22,7 @@ from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.process import Process
 from tests.support.topics import administrator, create_topics
+from tests.support.worker import until
 
 pytestmark = pytest.mark.kafka
 MODULE = stream_svt.subscription
@@ -80,6 +81,10 @@ async def committed(alerts) -> int:
     return (await records.committed(alerts.servers, alerts.topic)).get(0, -1)
 
 
+async def _reached(alerts, position: int) -> bool:
+    return await committed(alerts) >= position
+
+
 async def sequences(subscription, count: int) -> list[int]:
     return [event.sequence for event in await collect(subscription, count, 60)]
 
@@ -135,9 +140,7 @@ async def test_a_group_that_waits_has_committed_all_there_is(alerts, monkeypatch
     monkeypatch.setattr(MODULE, "_COMMIT_INTERVAL", 0.0)
     async with alerts.member() as subscription:
         waiting = asyncio.create_task(collect(subscription, 4))
-        async with asyncio.timeout(20):
-            while await committed(alerts) < 4:
-                await asyncio.sleep(0.1)
+        await until(lambda: _reached(alerts, 4))
         waiting.cancel()
         await asyncio.wait([waiting])
 
@@ -180,9 +183,7 @@ async def test_a_topic_that_is_deleted_is_waited_for_without_haste_and_that_is_s
         async with administrator(alerts.servers) as client:
             await client.delete_topics([alerts.topic])
         subscription._consumer._client.cluster.add_listener(asked.append)
-        async with asyncio.timeout(30):
-            while "the topic does not exist any more" not in caplog.text:
-                await asyncio.sleep(0.1)
+        await until(lambda: "the topic does not exist any more" in caplog.text)
         assert 2 <= len(asked) < 100
         await asyncio.sleep(1.2)
         assert caplog.text.count("waiting for topic") == 1

@@ -126,9 +126,7 @@ async def test_one_request_serves_all_who_wait_even_if_one_gives_up() -> None:
     assert source.asked == 1
 
 
-async def test_an_unexpected_error_of_a_source_is_named_and_asked_again_after_a_pause(
-    clock,
-):
+async def test_an_unexpected_error_of_a_source_is_named_and_asked_again_after_a_pause(clock):
     source = Source()
     source.failure = RuntimeError("can't start new thread: secret")
     provider = Tokens(source)
@@ -327,9 +325,7 @@ def _signature(secret: str, region: str, query: dict[str, str]) -> str:
     return key.hex()
 
 
-async def test_a_token_for_msk_is_a_request_signed_with_the_credentials_of_the_environment(
-    monkeypatch,
-):
+async def test_a_token_for_msk_is_a_request_signed_with_the_credentials_of_the_environment(monkeypatch):
     """It is computed here from AWS's description, too; nothing is sent."""
     secret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")

@@ -20,7 +20,7 @@ from tests.support.command_line import Ended
 from tests.support.issuer import SECRET, Issuer
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
-from tests.support.tls import PASSWORD, SESSION, SecureKafka, connections_closed
+from tests.support.tls import PASSWORD, SESSION, SecureKafka
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
@@ -29,14 +29,12 @@ COMMAND = "oauth_token_command: [cat, token]"
 
 
 @pytest.fixture
-async def scene(secure_broker: SecureKafka, issuer: Issuer, topics, tmp_path) -> AsyncIterator[Scene]:
-    servers, name = secure_broker.bootstrap_servers, topics.name("shop")
-    write_secrets(tmp_path, {"secret": SECRET})
-    async with Scene(servers, name, partitions=1, directory=tmp_path).on_stage() as scene:
-        await allow_all(servers, "svt", name, WORKER)
-        yield scene
+async def scene(scenes, secure_broker: SecureKafka, issuer: Issuer) -> AsyncIterator[Scene]:
+    scene = await scenes(on=secure_broker, partitions=1)
+    write_secrets(scene.directory, {"secret": SECRET})
+    await allow_all(scene.servers, "svt", scene.application, WORKER)
+    yield scene
     issuer.lifetime, issuer.answer, issuer.delay = 3600.0, None, 0.0
-    await connections_closed()
 
 
 @pytest.fixture
@@ -53,11 +51,7 @@ def config(secure_broker: SecureKafka, scene: Scene, issuer: Issuer) -> Callable
 
 
 async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_disturb_a_worker(
-    scene,
-    config,
-    issuer,
-    caplog,
-    monkeypatch,
+    scene, config, issuer, caplog, monkeypatch
 ):
     """A token takes longer to come than a member of the group may be silent."""
     monkeypatch.setattr(tokens, "RENEWAL", 0.3)

@@ -339,6 +339,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
         ("m0", "run", lambda _: 99, "monitor m0 is at run 99"),
         ("m0", "tops", lambda tops: tops + 1, "alerts, "),
         ("m0", "state", lambda _: "halted", "is closed and has something left"),
+        ("m0", "state", lambda _: "halted", "is closed, the events say otherwise"),
     ],
 )
 def test_a_doctored_ledger_is_found(part, name, changed, words):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.monitor.operations import Action, Command
@@ -17,15 +14,12 @@ from stream_svt.operate.audit import audit_topic, read_balances
 from stream_svt.operate.control import Reply, for_shards, send
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.history.audit import Audit
-from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.protocol.state_records import META, Meta
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.settings.carried import Carried
-from stream_svt.worker.worker import Worker
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
-from tests.support.worker import HIGH, Scene, until
+from tests.support.worker import HIGH, Scene
 
 SEALED = "sealing: {key_file: key}\n"
 SEALED_ANEW = "sealing: {key_file: another-key}\n"
@@ -78,9 +72,9 @@ class Application(Scene):
             await self.send(name, *[HIGH] * count)
         await self.settled(worker, len(await self.read("counts")))
         await self.stop(worker)
-        return await self.told()
+        return await self.accounts()
 
-    async def told(self) -> Spent:
+    async def accounts(self) -> Spent:
         account = (await self.audit()).datasets
         known = {name: account.get(name) for name in self.datasets.split(", ")}
         return Spent(
@@ -125,43 +119,16 @@ class Application(Scene):
     ) -> None:
         """Start a worker, which parks these shards, give their states up, and stop the worker."""
         worker = await self.start(ready=False)
-        await self.parked(worker, cause, shards)
+        await self.parked(worker, cause, shards=shards)
         for status in worker.statuses():
             assert status.shard not in shards or words in status.reason, status.reason
         for shard in shards:
             (reply,) = await self.close(successor, shard=shard, give_up=True)
             assert reply.accepted, reply
-        await self.parked(worker, Cause.CLOSED, shards)
+        await self.parked(worker, Cause.CLOSED, shards=shards)
         await self.stop(worker)
 
-    async def parked(self, worker: Worker, cause: Cause, shards: Collection[int] | None = None) -> None:
-        """Wait until these shards of a worker, or all, are parked for this cause."""
-        wanted = set(range(self.partitions) if shards is None else shards)
-
-        def done() -> bool:
-            parked = {one.shard: one.cause for one in worker.statuses() if one.state is ShardState.PARKED}
-            return all(parked.get(shard) == cause for shard in wanted)
-
-        await until(done, 60)
-
     # What is stored
-
-    async def before_publication(self) -> StateRecords:
-        """Return the state of every shard as the last transaction left it that charged an event."""
-        cluster_id = await cluster_id_of(self.config().cluster())
-        latest: dict[int, dict[bytes, bytes]] = defaultdict(dict)
-        found: dict[int, dict[bytes, bytes]] = {}
-        for record in await self.read("state"):
-            latest[record.partition][record.key] = record.value
-            if record.key != META:  # which a transaction writes last
-                continue
-            context = RecordContext(cluster_id, self.application, record.topic, record.partition)
-            opened = Sealing(context, (KEY,), bytes).open(META, record.value)
-            if msgspec.msgpack.decode(opened.content, type=Meta).chunks:
-                found[record.partition] = dict(latest[record.partition])
-        return {
-            (shard, key): value for shard, state in found.items() for key, value in state.items() if value
-        }
 
     async def put(self, state: StateRecords) -> None:
         """Write records over those that are there, as a restore would, and delete all others."""
@@ -190,31 +157,31 @@ class Application(Scene):
         return replace(self, servers=servers)
 
 
+@dataclass
 class Stage:
-    """Puts applications on brokers, and takes them away when the drill is over."""
+    """Puts an application and its successor on brokers."""
 
-    def __init__(self, directory: Path, name: str, servers: str, stack: contextlib.AsyncExitStack) -> None:
-        self.directory = directory
-        self.name = name
-        self.successor = f"{name}-next"
-        self.servers = servers
-        self._stack = stack
+    scenes: Callable[..., Awaitable[Application]]
+    directory: Path
+    name: str
+
+    @property
+    def successor(self) -> str:
+        return f"{self.name}-next"
 
     def beside(self, number: int) -> Stage:
         """Return one more stage, for a drill that is played at the same time."""
         directory = self.directory / str(number)
         directory.mkdir()
-        return Stage(directory, f"{self.name}-{number}", self.servers, self._stack)
+        return replace(self, directory=directory, name=f"{self.name}-{number}")
 
     async def old(self, **options: Any) -> Application:
-        return await self._put(self.name, **options)
+        usual = {"application": self.name, "directory": self.directory}
+        return await self.scenes(Application, **usual | options)
 
     async def new(self, *, partitions: int = 3, more: str = SEALED, **options: Any) -> Application:
-        return await self._put(self.successor, partitions=partitions, more=more + CARRIED, **options)
-
-    async def _put(self, name: str, servers: str = "", *, create: bool = True, **options: Any) -> Application:
-        application = Application(servers or self.servers, name, directory=self.directory, **options)
-        return await self._stack.enter_async_context(application.on_stage(create=create))
+        usual = {"application": self.successor, "partitions": partitions, "more": more + CARRIED}
+        return await self.old(**usual | options)
 
 
 def balances(carried: Carried) -> dict[str, int]:

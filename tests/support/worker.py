@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -18,8 +19,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.application.config import Config, parse_config
+from stream_svt.application.signatures import SigningKey
+from stream_svt.kafka.embedded import EmbeddedKafka
 from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import Alert, AnyEvent, EventType, decode
+from stream_svt.operate.audit import audit_state, audit_topic
+from stream_svt.operate.control import Reply, for_datasets, send
+from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
@@ -36,6 +43,7 @@ from tests.support.topics import (
     create_topics,
     delete_before,
 )
+from tests.support.verifier import Certain, Findings, Terms, verify
 
 SPEC = """
 application: {application}
@@ -61,6 +69,8 @@ monitors:
 {more}"""
 WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 HIGH, LOW = 50_000, 0
+PRICES = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
+"""In billionths of epsilon."""
 
 
 @dataclass(eq=False)
@@ -179,6 +189,13 @@ class Scene:
             f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=shard
         )
 
+    async def operate(self, action: Action, *datasets: str, key: SigningKey | None = None) -> Reply:
+        """Give a command to datasets of one shard as operators do; return the answer."""
+        config = self.config()
+        commands = for_datasets(config, datasets, Command("", action))
+        (reply,) = await send(config, config.cluster(), commands, timeout=30, signing_key=key)
+        return reply
+
     async def accept_losses(self, shard: int) -> None:
         """Give the commands that a shard which lost records names."""
         named: set[tuple[str, str]] = set()
@@ -192,6 +209,17 @@ class Scene:
 
     def statuses(self, shard: int) -> list[ShardStatus]:
         return [one for worker in self.workers for one in worker.statuses() if one.shard == shard]
+
+    async def parked(self, worker: Worker, *causes: Cause, shards: Collection[int] | None = None) -> str:
+        """Wait until these shards of a worker, or all, are parked for one of these causes; return what it says."""
+        wanted = set(range(self.partitions) if shards is None else shards)
+
+        def done() -> bool:
+            parked = {one.shard: one.cause for one in worker.statuses() if one.state is ShardState.PARKED}
+            return all(parked.get(shard) in causes for shard in wanted)
+
+        await until(done, 60)
+        return complaint(worker)
 
     async def next_command(self, shard: int) -> tuple[str, int]:
         """Return what the next command to a shard has to name, as its stored state says."""
@@ -244,26 +272,25 @@ class Scene:
     async def events(self, isolation: str = "read_committed") -> list[AnyEvent]:
         return [decode(record.value) for record in await self.read("alerts", isolation)]
 
-    async def contents(self, kind: EventType) -> list:
+    async def told(self, kind: EventType) -> list:
         """Return the contents of the events of a type."""
         return [event.data for event in await self.events() if event.type == kind]
 
     async def alerts(self, isolation: str = "read_committed") -> list[Alert]:
         return [one.data for one in await self.events(isolation) if isinstance(one.data, Alert)]
 
+    async def alerted(self, count: int = 1) -> list[Alert]:
+        """Wait until so many alerts are released, and return all."""
+        return await grown(self.alerts, count)
+
     async def released(self, kind: EventType, count: int = 1) -> list[EventType]:
         """Wait until so many events of a kind are released, and return the kinds of all."""
-        async with asyncio.timeout(20):
-            while (kinds := [event.type for event in await self.events()]).count(kind) < count:
-                await asyncio.sleep(0.1)
-        return kinds
+        await grown(lambda: self.told(kind), count)
+        return [event.type for event in await self.events()]
 
     async def rejected(self, count: int = 1) -> list:
         """Wait until so many records are rejected, and return all of them."""
-        async with asyncio.timeout(20):
-            while len(rejects := await self.read("rejects")) < count:
-                await asyncio.sleep(0.1)
-        return rejects
+        return await grown(lambda: self.read("rejects"), count)
 
     async def settled(self, worker: Worker, count: int) -> None:
         """Wait until a worker's committed positions add up to so many records and nothing waits to be published."""
@@ -274,10 +301,12 @@ class Scene:
 
         await until(done)
         # A commit returns before its marks are written, and only then is it seen.
-        async with asyncio.timeout(20):
-            written = ("state", "alerts", "rejects")
-            while await self.ends(*written, isolation="read_committed") != await self.ends(*written):
-                await asyncio.sleep(0.02)
+        written = ("state", "alerts", "rejects")
+
+        async def seen() -> bool:
+            return await self.ends(*written, isolation="read_committed") == await self.ends(*written)
+
+        await until(seen)
 
     async def ends(self, *topics: str, isolation: str = "read_uncommitted") -> dict[TopicPartition, int]:
         """Return how far a reader sees these topics of the application."""
@@ -285,6 +314,20 @@ class Scene:
         places = [TopicPartition(f"{self.application}.{topic}", n) for topic in topics for n in numbers]
         async with AIOKafkaConsumer(bootstrap_servers=self.servers, isolation_level=isolation) as consumer:
             return await consumer.end_offsets(places)
+
+    async def audited(self) -> Audit:
+        """Return the operator's audit, after neither form of it found a problem."""
+        config = self.config()
+        public = await audit_topic(config.cluster(), config.topics.alerts, config.spec.monitors)
+        operator = await audit_state(config, config.cluster())
+        assert public.problems + operator.problems == []
+        return operator
+
+    async def judged(self, broker: EmbeddedKafka) -> Findings:
+        """Return what the judge of the soaks finds in the broker's logs; all workers have stopped."""
+        certain = Certain(self.queries, "hot", HIGH, LOW)
+        terms = Terms(dict.fromkeys(self.datasets.split(", "), self.limit * 10**9), PRICES)
+        return await verify(broker.data_dir, self.application, self.partitions, certain, terms)
 
 
 def is_open(worker: Worker) -> bool:
@@ -301,9 +344,25 @@ def complaint(worker: Worker) -> str:
     return "; ".join(status.reason for status in worker.statuses() if status.state is ShardState.PARKED)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
-    """Wait for a condition; a test fails that never sees it."""
+async def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    """Wait until a condition, which may be asynchronous, gives something true, and return that."""
     end = time.monotonic() + seconds
-    while not condition():
+    while True:
+        found = condition()
+        found = await found if (asks := inspect.isawaitable(found)) else found
+        if found:
+            return found
         assert time.monotonic() < end, "the condition was not met in time"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1 if asks else 0.02)
+
+
+async def grown(read: Callable[[], Awaitable[list]], count: int) -> list:
+    """Read again and again until there are so many, and return them."""
+    found: list = []
+
+    async def enough() -> bool:
+        found[:] = await read()
+        return len(found) >= count
+
+    await until(enough)
+    return found
