@@ -307,7 +307,8 @@ def specification(form: int, carried: Carried | None, *, parsed: bool = True) ->
     if parsed or carried is None:
         return _specification(form, None if carried is None else tuple(carried.lines()))
     spec = _specification(form, None)
-    return replace(spec, datasets=tuple(map(carried.with_balance, spec.datasets)), carried=carried)
+    datasets = tuple(carried.datasets[one.name].continued(one) for one in spec.datasets)
+    return replace(spec, datasets=datasets, carried=carried)
 
 
 @cache

@@ -227,14 +227,17 @@ RUNNING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 FIRST = {
-    "a state given up beside its owner": 1,
-    "events behind the end": 72,
-    "gaps overlooked": 24,
+    "a closed application opened": 3,
+    "a sound state given up": 3,
+    "a state given up beside its owner": 7,
+    "events behind the end": 74,
+    "gaps overlooked": 70,
     "queries tested while it is closed": 1,
-    "two histories taken for one": 5,
-    "uncommitted events not read": 31,
+    "two histories taken for one": 18,
+    "uncommitted events not read": 68,
+    "what is reserved is not counted": 5,
 }
-"""The seed to begin with, where few catch it."""
+"""The seed to begin with, where the third does not catch it."""
 
 
 @pytest.mark.parametrize("name", [*CARRYING, *RUNNING])
@@ -242,7 +245,7 @@ def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
     parts, said = RUNNING[name] if name in RUNNING else ({}, CARRYING[name][1])
     carrying = CARRYING[name][0] if name in CARRYING else CarryingOver()
     variant = Variant(**{"journal": ProvingJournal} | parts)
-    seeds = range(FIRST.get(name, 0), FIRST.get(name, 0) + 60)
+    seeds = range(FIRST.get(name, 2), FIRST.get(name, 2) + 60)
     found = played(partial(chain, broken=(variant, carrying)), seeds, most=1)
     assert found.failures, f"{name} got through {found.tally['chains']} chains"
     ((_, violations),) = found.failures

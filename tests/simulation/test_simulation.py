@@ -15,7 +15,6 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state import queue_journal
 from stream_svt.protocol import session
-from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.log import ModelLog
 from tests.simulation.script import Fault, Script
@@ -66,12 +65,15 @@ BROKEN: dict[str, tuple[Variant, str]] = {
 FIRST = {
     "ComparesNoNumbers": 14,
     "ForgetsBegins": 61,
+    "GoesOnWithAnyVersion": 11,
     "LosesQueries": 27,
     "NeverExpires": 14,
-    "RetiresTooEarly": 285,
+    "PausesBeforeReplay": 34,
+    "RetiresTooEarly": 310,
     "TakesAnyState": 85,
-    "TestsBeforeDurable": 40,
-    "two owners": 2,
+    "TestsBeforeDurable": 64,
+    "UsesNumbersLate": 16,
+    "two owners": 28,
 }
 """The seed to begin with, where few catch it."""
 
@@ -117,19 +119,21 @@ def test_a_state_put_back_after_any_effect_is_refused_or_the_newest(form: int) -
     assert not any(_put_back(form))
 
 
-@pytest.mark.parametrize("journal", [broken.TakesCopiesForPublications, broken.PublishesAgain])
-def test_who_takes_copies_for_publications_or_publishes_again_is_caught(journal: type[Journal]) -> None:
+@pytest.mark.parametrize(
+    ("journal", "first"), [(broken.TakesCopiesForPublications, 19), (broken.PublishesAgain, 26)]
+)
+def test_who_takes_copies_for_publications_or_publishes_again_is_caught(journal, first):
     said = "an owner went on with a state that the alerts contradict"
-    assert any(said in found for found in _put_back(0, Variant(journal=journal)))
+    assert any(said in found for found in _put_back(0, Variant(journal=journal), first))
 
 
-def _put_back(form: int, variant: Variant | None = None) -> Iterator[list[str]]:
+def _put_back(form: int, variant: Variant | None = None, first: int = 1) -> Iterator[list[str]]:
     """Yield what breaks a rule in histories in which a state is put back after each effect in turn."""
     whole = play(Script(7, form, 12, ()))
-    for at in range(1, whole.effects + 1):
-        for fault in (Fault.ROLLBACK, Fault.BESIDE):
-            # An owner comes before all is mended.
-            yield play(Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP))), variant).rules.violations
+    for at in range(first, whole.effects + 1):
+        fault = (Fault.ROLLBACK, Fault.BESIDE)[at % 2]
+        # An owner comes before all is mended.
+        yield play(Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP))), variant).rules.violations
 
 
 def test_a_seed_is_one_history() -> None:
@@ -156,17 +160,17 @@ def _closes_and_retires(engine: Engine) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("module", "mistakes", "said"),
+    ("module", "mistakes", "said", "first"),
     [
-        (takeover, {"ends_runs": lambda *_: False}, "was opened for"),
-        (session, {"close_undeclared": lambda _: (), "retire": _closes_and_retires}, _UNPAID),
+        (takeover, {"ends_runs": lambda *_: False}, "was opened for", 32),
+        (session, {"close_undeclared": lambda _: (), "retire": _closes_and_retires}, _UNPAID, 31),
     ],
     ids=["under another price", "of an undeclared dataset, until it is retired"],
 )
-def test_a_run_that_stays_open_is_caught(module, mistakes, said, monkeypatch):
+def test_a_run_that_stays_open_is_caught(module, mistakes, said, first, monkeypatch):
     for name, mistake in mistakes.items():
         monkeypatch.setattr(module, name, mistake)
-    for at in range(30, 50):
+    for at in range(first, 50):
         faults = ((at, Fault.RECONFIGURE), (at + 1, Fault.UNKNOWN))
         found = played(partial(history, faults=faults), range(25), most=1)
         if any(said in text for _, violations in found.failures for text in violations):
