@@ -1,7 +1,7 @@
 """Every change to aiokafka and every use of its internals, each with its reason.
 
-Connections are changed for the clients of this package only, which `ClientMarker` marks: a program that hosts a
-worker or a subscription keeps its own as they are. `pyproject.toml` pins the version whose internals these are.
+Only the connections of this package's clients are changed, which `ClientMarker` marks: other connections of a
+program that hosts a worker or a subscription stay unchanged. `pyproject.toml` pins the version with these internals.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_every_header_name() -> None:
 
 
 def apply_fixes() -> None:
-    """Apply the changes to this process, existing clients included.
+    """Apply the changes to this process, including existing clients.
 
     Raises:
         MisuseError: The installed version of aiokafka is not supported.
@@ -93,7 +93,7 @@ def _record(error: Exception) -> None:
 
 
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
-    """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
+    """Open a connection; close a client's first one if its start is cancelled, which aiokafka leaves open."""
     if not isinstance(options.get("security_protocol"), ClientMarker):
         return await aiokafka.conn.create_conn(host, port, **options)
     if (pause := _refused_at.get((host, port), 0.0) + _PAUSE - time.monotonic()) > 0:
@@ -255,10 +255,10 @@ def buffered(consumer: Consumer, partitions: Collection[TopicPartition]) -> list
 
 
 async def take(consumer: Consumer, partition: TopicPartition, *, whole: bool, most: int) -> list[Any]:
-    """Return what `getmany` does of one partition, or nothing; each batch is one record if ``whole``.
+    """Return `getmany`'s records of one partition, or none; each batch is one record if ``whole``.
 
-    Only what is buffered on entry is taken: a fetch that arrives later is not marked as whole. Raises
-    CorruptRecordException; what was fetched is dropped then, and fetched again.
+    Only records that are buffered on entry are taken: a fetch that arrives later is not marked as whole. Raises
+    CorruptRecordException; the fetched records are then dropped and fetched again.
     """
     fetcher = consumer._fetcher  # noqa: SLF001
     if (found := fetcher._records.get(partition)) is None:  # noqa: SLF001
@@ -278,7 +278,7 @@ async def take(consumer: Consumer, partition: TopicPartition, *, whole: bool, mo
 async def wait_for_records(
     consumer: Consumer, partitions: Collection[TopicPartition], seconds: float, until: asyncio.Future[None]
 ) -> None:
-    """Wait until some are `buffered`, at most ``seconds`` or until something else is done; take nothing."""
+    """Wait until records are `buffered`, another future is done, or ``seconds`` have passed; take no record."""
     end = time.monotonic() + seconds
     while not (buffered(consumer, partitions) or until.done()) and (left := end - time.monotonic()) > 0:
         waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
@@ -296,7 +296,7 @@ def set_fetch_wait(consumer: Consumer, milliseconds: int) -> None:
 
 
 def fetch_together(consumer: Consumer, seconds: float) -> None:
-    """Let the client fetch from a broker only once all that it has fetched from it is taken, or after ``seconds``.
+    """Let the client fetch from a broker only once all its fetched records are taken, or after ``seconds``.
 
     By itself it fetches the other partitions after 0.1 seconds. That fetch waits at the broker for new records, and the
     partitions whose records are taken meanwhile are not fetched before it ends.
@@ -305,17 +305,17 @@ def fetch_together(consumer: Consumer, seconds: float) -> None:
 
 
 def has_failed(consumer: Consumer) -> bool:
-    """Tell whether the consumer's fetch loop has ended: `getmany` returns nothing then, and raises no error."""
+    """Return whether the consumer's fetch loop has ended: `getmany` then returns no records, and raises no error."""
     return bool(consumer._fetcher.error_future.done())  # noqa: SLF001
 
 
 def is_denied(consumer: Consumer, topic: str) -> bool:
-    """Tell whether the brokers deny this user the topic; a fetch would wait without an error."""
+    """Return whether the brokers deny this user the topic; a fetch would wait without an error."""
     return topic in consumer._client.cluster.unauthorized_topics  # noqa: SLF001
 
 
 def absence(consumer: Consumer, topic: str) -> str:
-    """Return why a consumer waits in vain for a topic, as of its newest metadata: "" if it does not."""
+    """Return why a consumer waits in vain for a topic, by its newest metadata; "" if it does not."""
     cluster = consumer._client.cluster  # noqa: SLF001
     if cluster._last_refresh_ms > cluster._last_successful_refresh_ms:  # noqa: SLF001
         return "no broker answers"
@@ -348,12 +348,12 @@ def check_errors(consumer: Consumer) -> None:
 
 
 def has_coordinator(consumer: Consumer) -> bool:
-    """Tell whether the client can reach the group's coordinator, as far as its last request showed."""
+    """Return whether the client could reach the group's coordinator at its last request."""
     return consumer._coordinator.coordinator_id is not None  # noqa: SLF001
 
 
 async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
-    """Send the heartbeat of a member that does not exist; return the error code, by which the right to join shows."""
+    """Send the heartbeat of a nonexistent member; return the error code, which shows whether it may join."""
     request, coordinator = HeartbeatRequest(group, -1, ""), await admin.find_coordinator(group)
     response = await admin._send_request(request, coordinator)  # noqa: SLF001
     return int(response.error_code)
@@ -363,12 +363,12 @@ async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
 
 
 async def wait_for_topic(client: Any, topic: str) -> None:  # noqa: ANN401
-    """Wait until a client knows the leaders of a topic; raise where brokers answer that they do not know it."""
+    """Wait until a client knows the leaders of a topic; raise if the brokers do not know the topic."""
     while True:
         try:
             await client._wait_on_metadata(topic)  # noqa: SLF001
         except UnknownTopicOrPartitionError:
-            if await client.force_metadata_update():  # raised, too, where no broker answers
+            if await client.force_metadata_update():  # also raises if no broker answers
                 raise UnknownTopicOrPartitionError(topic) from None
         else:
             return

@@ -1,7 +1,7 @@
 """Record batches of a fetch: read by aiokafka, or taken whole and read as columns.
 
-A batch that is taken whole passes through aiokafka's own loop as if it were one record: checksums, aborted
-transactions, control batches and positions stay what that loop makes of them.
+A batch that is taken whole passes through aiokafka's own loop as one record, so that this loop still handles
+checksums, aborted transactions, control batches and positions.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ OBJECTS: Final = 2_000
 HEADERS: Final = 50_000
 """Headers that are read at once: some tens of milliseconds of work."""
 FEW: Final = 250
-"""Fewer records than these are read together with the next ones, though each batch may be read alone."""
+"""Fewer records than this are read together with the next batches, although each batch may be read alone."""
 SMALL: Final = 1 << 10
-"""Bytes of a batch up to which aiokafka's checksum takes no longer than the compiled one, which is handed an array."""
+"""Bytes of a batch up to which aiokafka's checksum is as fast as the compiled one, which needs an array."""
 _NUMBER: Final = Struct(">i")
 _CHECKSUM: Final = Struct(">I")
 _FORMAT: Final = 16
-"""Place of the number of the format in a batch; since format 2, records have headers. The checksum follows it."""
+"""Index of the format's number in a batch; since format 2, records have headers. The checksum follows it."""
 _COVERED: Final = 21
-"""Place from which on the checksum covers a batch."""
+"""Index of the first byte that the checksum covers."""
 _HEADER: Final = 61
 """Bytes before the records of a batch, which end with their number."""
 _SNAPPY: Final = 2
@@ -51,9 +51,9 @@ _DECODERS: Final = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 
 
 def _compiled_checksum() -> Callable[[object], int] | None:
-    """Return CRC-32C by the processor's own instructions; None where google-crc32c was installed without a compiler."""
+    """Return CRC-32C by the processor's instructions; None if google-crc32c is not compiled."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # which it says there
+        warnings.simplefilter("ignore")  # in which case it warns
         try:
             from google_crc32c.cext import value
         except ImportError:
@@ -99,7 +99,7 @@ class _Batch:
         [self.number] = _NUMBER.unpack_from(content, _HEADER - 4)
 
     def validate_crc(self) -> bool:
-        """Tell whether the checksum is that of the batch."""
+        """Return whether the checksum fits the batch."""
         if _crc32c is None or len(self._content) <= SMALL:
             return bool(self._batch.validate_crc())
         size, content = len(self._content) - _COVERED, self._content
@@ -147,14 +147,14 @@ class _Batch:
 
 
 class WholeBatch(_Batch):
-    """A batch that is its own only record, with the offset of its last one."""
+    """A batch as its only record, with the offset of its last record."""
 
     def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
         super().__init__(batch, content, start)
         self.offset = self.next_offset - 1
 
     def __iter__(self) -> Iterator[Any]:
-        # Without records, aiokafka checks that nothing is where they would be; decompressing has a bound elsewhere.
+        # aiokafka then checks that there are no bytes of records; decompressing has a bound elsewhere.
         return iter((self,)) if self.number > 0 or self._batch.compression_type else self.records()
 
     def records(self) -> Iterator[Any]:
@@ -163,18 +163,18 @@ class WholeBatch(_Batch):
 
     @cached_property
     def unread(self) -> Body:
-        """Records that were not read yet, set anew once some were; raises as `body`."""
+        """Records that were not read yet; set again after each read. Raises the errors of `body`."""
         return self.body()
 
 
 def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
-    """Return the records of a batch; raises CorruptRecordException for more than `LARGEST` bytes, else `Irregular`."""
+    """Return the records of a batch; raises CorruptRecordException above `LARGEST` bytes, otherwise `Irregular`."""
     if batch.compression_type == _SNAPPY:
         return _decompress_snappy(batch, content)
     if batch.compression_type not in _DECODERS:
         raise Irregular
     for size in (1 << 20, LARGEST):
-        into = np.empty(size, np.uint8)  # takes memory only where it is written to
+        into = np.empty(size, np.uint8)  # uses memory only for written parts
         try:
             return into[: _DECODERS[batch.compression_type].decompress_into(content, into)].tobytes()
         except cramjam.DecompressionError as error:
@@ -216,16 +216,16 @@ def _too_large(batch: Any) -> CorruptRecordException:  # noqa: ANN401
 
 
 class Unread:
-    """What was taken of a partition and not yet read, from ``position`` on.
+    """Records taken from a partition and not yet read, from ``position`` on.
 
-    With ``text``, keys and values hold no zero byte (see `stream_svt.kafka.columns.read`).
+    With ``text``, keys and values contain no zero byte (see `stream_svt.kafka.columns.read`).
     """
 
     def __init__(self, position: int, *, text: bool) -> None:
         self.position, self._text = position, text
         self._parts: deque[WholeBatch | Records | Iterator[Any]] = deque()
-        self._together = 1 << 20  # so many batches are read at once; few where one of them was irregular
-        self._most = 1 << 30  # so many records are read at once; fewer where they had many headers
+        self._together = 1 << 20  # number of batches read at once; few after an irregular batch
+        self._most = 1 << 30  # number of records read at once; fewer after many headers
         self._failure: Exception | None = None
 
     def __bool__(self) -> bool:
@@ -248,9 +248,9 @@ class Unread:
             records.clear()
 
     def read(self, most: int) -> Records:
-        """Return the next records, at most so many; none once nothing is left. Raises what aiokafka's reader does.
+        """Return at most so many next records; none at the end. Raises the errors of aiokafka's reader.
 
-        Records before those that cannot be read are returned first.
+        Records before unreadable ones are returned first.
         """
         if self._failure is not None:
             raise self._failure
@@ -308,7 +308,7 @@ class Unread:
         return records
 
     def _bodies(self, most: int) -> list[Body]:
-        """Return the bodies of the next batches that can be read at once; raises as `WholeBatch.unread`."""
+        """Return the bodies of the next batches that can be read at once; raises the errors of `WholeBatch.unread`."""
         bodies: list[Body] = []
         count = size = 0
         for part in self._parts:
@@ -327,7 +327,7 @@ class Unread:
         return bodies
 
     def _ascending(self, records: Iterator[Any]) -> Iterator[Any]:
-        """Yield the records from the position on, and of those as aiokafka does only such that follow each other."""
+        """Yield the records from the position on; like aiokafka, only records with ascending offsets."""
         position = self.position
         for record in records:
             if record.offset >= position:

@@ -1,8 +1,8 @@
-"""Kafka clients with deadlines, and errors that say what to change.
+"""Kafka clients with deadlines, and errors with remedies.
 
 aiokafka retries without end while a broker does not answer, and reports a wrong password as "unable to bootstrap".
 Every call of this package to a broker goes through `deadline`, which bounds it and raises a `BrokerError` with cause
-and remedy. `BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the producer and start again.
+and remedy. After `BrokerUnavailable` and `Fenced` the outcome is unknown: discard the producer and start again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _Answer = TypeVar("_Answer")
 Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | TransactionalProducer | AIOKafkaAdminClient
 
 START_DEADLINE = 15.0
-"""Seconds for the start of a client: more than a request may take (kafka.request_timeout), for a start that is
-cancelled leaves its first connection open for minutes."""
+"""Seconds for the start of a client: more than a request may take (kafka.request_timeout), because a cancelled start
+leaves its first connection open for minutes."""
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
 COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
-"""Seconds in which a broker reports that a partition may not be read."""
+"""Seconds within which a broker reports that reading a partition is not permitted."""
 REBALANCE_TIMEOUT = 20.0
 FIRST_LOOKBACK = 2
-"""Offsets before the end of a partition where the search for its newest record begins: that record and its commit
-marker. A fetch of many more takes megabytes several times over, and the process keeps that memory."""
+"""Distance in offsets from the end of a partition at which the search for its newest record begins: that record and
+its commit marker. A fetch of many more takes megabytes several times over, and the process keeps that memory."""
 
 QUERY_FETCH, LOG_FETCH = 4 << 20, 1 << 20
 """Bytes of a partition that one fetch may return, of query topics and of others. A client holds them three times at
@@ -148,7 +148,7 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }
-"""Meaning of aiokafka's errors: the first matching entry holds."""
+"""Meaning of aiokafka's errors: the first matching entry counts."""
 
 
 def explain(
@@ -156,7 +156,7 @@ def explain(
 ) -> BrokerError:
     """Return a `BrokerError` with cause and remedy for an error of aiokafka.
 
-    Where a permission is missing, the message names ``operation``, on the topic, or ``group``. Connection errors from
+    If a permission is missing, the message names ``operation``, on the topic, or ``group``. Connection errors from
     before ``since``, the monotonic time at which the call began, are not its cause.
     """
     if isinstance(error, BrokerError):
@@ -190,7 +190,7 @@ async def deadline(
 async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> None:
     """Stop a client within a deadline, whatever it raises, and end its tasks and connections."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
-    # In a task of its own: when the broker is gone, stop() of a consumer can raise the CancelledError of its tasks.
+    # In a separate task: when the broker is gone, stop() of a consumer can raise the CancelledError of its tasks.
     stopping = asyncio.ensure_future(stop())
     try:
         await asyncio.wait([stopping], timeout=seconds)
@@ -214,7 +214,7 @@ async def _wait(*tasks: Awaitable[Any]) -> None:
 def tls_context(
     authorities: Path | None, certificate: Path | None = None, private_key: Path | None = None
 ) -> ssl.SSLContext:
-    """Return the settings of a TLS connection, made of PEM files; authorities are by default those of the system.
+    """Return the settings of a TLS connection from PEM files, by default with the system's authorities.
 
     Raises OSError or ssl.SSLError for a file that is not usable.
     """
@@ -227,7 +227,7 @@ def tls_context(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A factory of clients; ``arguments`` are those of every client, with credentials: ``repr`` hides them."""
+    """A factory of clients; every client gets ``arguments``, with credentials: ``repr`` hides them."""
 
     arguments: Mapping[str, Any] = field(repr=False)
     config: KafkaConfig = field(default_factory=KafkaConfig)
@@ -302,7 +302,7 @@ class Cluster:
         """Return a consumer without a group; ``reset`` is its policy for deleted offsets.
 
         A fetch waits ``fetch_wait_ms`` at the broker for new records; other requests queue behind it.
-        ``longest_wait_ms`` is the longest wait that is set later: requests time out so much later.
+        ``longest_wait_ms`` is the longest wait that is set later; the timeout of requests grows by it.
         """
         return self.consumer(
             "-reader",
@@ -407,7 +407,7 @@ async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
 
 
 async def read_topic_ids(cluster: Cluster, topics: Sequence[str], doing: str) -> dict[str, str]:
-    """Return the id of each topic that exists and that this user may see; a topic created again has another one."""
+    """Return the id of each topic that this user may see; a topic that is created again has another id."""
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         return await topic_ids(aiokafka_fixes.connections(admin), topics)
 
@@ -434,7 +434,7 @@ def seek_all(reader: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
 async def spans(
     cluster: Cluster, partitions: Sequence[TopicPartition], doing: str, isolation: str = "read_committed"
 ) -> Spans:
-    """Return first and end offset of partitions, read on a new connection where no fetch is waiting."""
+    """Return first and end offset of partitions, on a new connection, where no fetch delays the answer."""
     async with started(cluster.reader(isolation), doing) as reader:
         return await edges(reader, partitions, doing)
 
@@ -460,7 +460,7 @@ async def _read_span(
     # At once: a partition that is assigned without a position is fetched from its beginning.
     seek_all(consumer, {tp: position})
     if position >= end:
-        # Fetch from an empty partition too: otherwise a missing right to READ would show only at a later takeover.
+        # Also fetch from an empty partition: otherwise a missing right to READ would be found only at a later takeover.
         until = time.monotonic() + EMPTY_FETCH
         async with deadline(CALL_DEADLINE, doing):
             while consumer.highwater(tp) is None and time.monotonic() < until:

@@ -1,10 +1,9 @@
-"""Reads the records of batches as columns: no object is made for a record.
+"""Reads the records of batches as columns, without an object for each record.
 
 A record begins with its length. So one pass finds where records begin, and numpy reads each field of all records at
-once. The columns count only if every record ends where the next one begins, and the last one where its batch ends:
-then there is no other way to read the bytes. All else is left to the client's reader.
-
-What this costs depends on numbers and lengths of records, and not on what their values hold.
+once. The columns count only if every record ends at the begin of the next one, and the last record at the end of its
+batch: then there is no other way to read the bytes. The client's reader reads all other batches. The time depends on
+numbers and lengths of records, not on their values.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _Data = NDArray[np.uint8]
 SMALLEST: Final = 7
 """Bytes of the smallest record."""
 SHORT: Final = 512
-"""Average bytes of records up to which it pays to guess where they begin."""
+"""Average bytes of records up to which guessing their begins pays off."""
 SHOWN: Final = 100
 """Headers of a record that are read; a record of 1 MB can have half a million."""
 _STEP: Final = [(low & 127) // 2 + (1 if low < 128 else 2) for low in range(256)]
-"""Bytes to the next record, by the first byte of the length; the second one adds 64 for each unit."""
+"""Bytes to the next record, by the first byte of the length; each unit of the second byte adds 64."""
 
 
 class Irregular(Exception):
-    """The bytes are not records, or such as only the client's reader reads."""
+    """The bytes are not records, or records that only the client's reader can read."""
 
 
 class ManyHeaders(Exception):
@@ -41,8 +40,8 @@ class ManyHeaders(Exception):
 class Body(NamedTuple):
     """The records of a batch: ``number`` of them, in ``buffer`` from ``start`` to ``stop``.
 
-    The records' own numbers are relative to ``offset`` and ``timestamp``. With ``log_append_time``, ``timestamp`` is
-    that of each record.
+    The records' own numbers are relative to ``offset`` and ``timestamp``. With ``log_append_time``, every record has
+    this ``timestamp``.
     """
 
     buffer: bytes
@@ -64,7 +63,7 @@ class Body(NamedTuple):
 def read(bodies: Sequence[Body], *, text: bool = False, headers: float = math.inf) -> Records:
     """Return the records of bodies, in order; raises `Irregular`, and `ManyHeaders` for more than ``headers``.
 
-    With ``text``, keys and values hold no zero byte, as in JSON: then where records begin is guessed first.
+    With ``text``, keys and values contain no zero byte, as in JSON: then the begins of records are guessed first.
     """
     bodies = _in_one_buffer(bodies)
     _, *columns = zip(*bodies, strict=True)
@@ -97,7 +96,7 @@ def _in_one_buffer(bodies: Sequence[Body]) -> Sequence[Body]:
 def _bounds(
     data: _Data, bodies: Sequence[Body], edges: tuple[Integers, Integers, Integers], *, text: bool
 ) -> tuple[Integers, Integers, Integers]:
-    """Return beginnings and ends of records, and where their lengths end."""
+    """Return begins and ends of records, and the ends of their lengths."""
     start, stop, last = edges
 
     def checked(begin: Integers) -> tuple[Integers, Integers, Integers]:
@@ -120,7 +119,7 @@ def _bounds(
 
 
 def _walk(body: Body, begins: list[int]) -> int:
-    """Append where each record begins; return where the last one ends."""
+    """Append the begin of each record; return the end of the last one."""
     buffer, at, append = body.buffer, body.start, begins.append
     try:
         for _ in range(body.number):
@@ -138,7 +137,7 @@ def _walk(body: Body, begins: list[int]) -> int:
 
 
 def _guess(data: _Data, start: Integers, stop: Integers) -> Integers:
-    """Return where records may begin: a length lies between two zeros, for no headers and for no attributes."""
+    """Return possible begins of records: a length is between two zeros, for no headers and for no attributes."""
     low = int(start[0])
     zero = np.flatnonzero(data[low : int(stop[-1])] == 0)
     gap = zero[1:] - zero[:-1]
@@ -156,7 +155,7 @@ def _guess(data: _Data, start: Integers, stop: Integers) -> Integers:
 
 
 def _after_lengths(data: _Data, begin: Integers, end: Integers) -> Integers:
-    """Return where the lengths of records end; raises `Irregular` unless each one leads to the end of its record."""
+    """Return the ends of the lengths of records; raises `Irregular` unless each length leads to its record's end."""
     length, at = _varints(data, begin)
     if (at + length != end).any():
         raise Irregular
@@ -164,7 +163,7 @@ def _after_lengths(data: _Data, begin: Integers, end: Integers) -> Integers:
 
 
 def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Integers]:
-    """Return the signed numbers of at most ``most`` bytes that begin at these places, and where they end."""
+    """Return the signed numbers of at most ``most`` bytes that begin at these indices, and their ends."""
     byte = data.take(at, mode="clip")
     value = (byte & 127).astype(np.int64)
     more, at, shift = byte >> 7, at + 1, 7
@@ -185,7 +184,7 @@ def _fields(
     bases: tuple[Integers, Integers, Integers],
     most: float,
 ) -> Records:
-    """Return the columns of records that lie from ``at``, behind their lengths, to ``end``."""
+    """Return the columns of records from ``at``, after their lengths, to ``end``."""
     data, at, end = places
     offset, timestamp, log_append_time = bases
     if data.take(at, mode="clip").any():  # attributes, which no version of Kafka uses
@@ -220,7 +219,7 @@ def _fields(
 
 
 def _headers(buffer: bytes, at: int, count: int) -> tuple[Headers, int]:
-    """Return headers and where they end; replacement characters stand for what is not UTF-8 in a name."""
+    """Return headers and their end; invalid UTF-8 in a name becomes replacement characters."""
     found: list[tuple[str, bytes | None]] = []
     if count < 0:
         raise Irregular
@@ -238,7 +237,7 @@ def _headers(buffer: bytes, at: int, count: int) -> tuple[Headers, int]:
 
 
 def _varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Return the signed number of at most five bytes that begins here, and where it ends."""
+    """Return the signed number of at most five bytes that begins here, and its end."""
     if at < len(buffer) and (byte := buffer[at]) < 128:
         return byte >> 1 ^ -(byte & 1), at + 1
     value = 0

@@ -48,7 +48,7 @@ _JVM: Final = (
     "-Djava.awt.headless=true",
     "--sun-misc-unsafe-memory-access=allow",  # else Java warns about one of Kafka's libraries
     "-Dlog4j2.level=WARN",
-    "-Xlog:aot*=off",  # what it could not take from the recorded classes
+    "-Xlog:aot*=off",  # classes that are not recorded
     "-XX:+VerifySharedSpaces",  # damaged ones are ignored; without it Java crashes at every start
 )
 _PORTS: Final = range(16_384, 32_768)
@@ -64,9 +64,9 @@ class EmbeddedKafkaError(BrokerError):
 class EmbeddedKafka:
     """One Apache Kafka broker on this machine's loopback interface, running while the context is open.
 
-    ``overrides`` are lines of ``server.properties`` to add or replace, ``ports`` those of the client listener and of
-    the controller (by default free ones), ``storage`` options of Kafka's storage tool (by default those of a new
-    cluster with this broker only), ``jvm`` further options of Java.
+    ``overrides`` are lines of ``server.properties`` to add or replace. ``ports`` are the ports of the client
+    listener and of the controller, by default free ones. ``storage`` are options of Kafka's storage tool, by default
+    for a new cluster with this broker only. ``jvm`` are further options of Java.
 
     Attributes:
         bootstrap_servers: ``host:port``, the same after a restart.
@@ -170,12 +170,12 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
         if recorded.is_file():
             _keep(recorded, classes)
-        self._java[1] = f"-XX:AOTCache={classes}"  # ignored where it is missing
+        self._java[1] = f"-XX:AOTCache={classes}"  # ignored if it is missing
 
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
         with self.log_file.open("ab") as log:
-            # In a process group of its own, so that Ctrl-C in the terminal reaches only the starting process.
+            # In a separate process group, so that Ctrl-C in the terminal reaches only the starting process.
             broker = self.process = subprocess.Popen(
                 self._command("kafka.Kafka"),
                 stdin=subprocess.DEVNULL,
@@ -243,7 +243,7 @@ def _extra(module: str) -> Any:  # noqa: ANN401
 
 
 def _cache() -> Path:
-    """Return the directory of what is kept between starts."""
+    """Return the directory of the files that are kept between starts."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
 
@@ -255,7 +255,7 @@ def _classes() -> Path:
 
 
 def _keep(recorded: Path, classes: Path) -> None:
-    """Copy recorded classes to where later starts look; where there is no room, these are slower."""
+    """Copy recorded classes to the cache of later starts; without space on disk, later starts are slower."""
     partial = classes.with_name(f"{classes.name}.{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):
         shutil.copyfile(recorded, partial)

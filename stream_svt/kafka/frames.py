@@ -1,7 +1,7 @@
 """Receives the responses of a broker, a large one straight into memory of its size.
 
-aiokafka's own reader appends what arrives to a buffer, and copies each response out of it: of megabytes that takes
-longer than the network. And a task of its own wakes up for each part of a response.
+aiokafka's own reader appends received bytes to a buffer and copies each response out of it. For megabytes that takes
+longer than the network. It also wakes up a separate task for each part of a response.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIZE: Final = Struct(">i")
 
 
 class ResponseProtocol(asyncio.BufferedProtocol):
-    """Hands each response to a connection of aiokafka; takes the place of its ``protocol``, which hears the rest."""
+    """Passes each response to a connection of aiokafka; replaces its ``protocol``, which gets all other events."""
 
     def __init__(self, connection: Any, protocol: Any) -> None:  # noqa: ANN401  aiokafka has no types
         self._connection, self._protocol = weakref.ref(connection), protocol
@@ -33,13 +33,13 @@ class ResponseProtocol(asyncio.BufferedProtocol):
         self._received = 0
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Return where the next bytes belong."""
+        """Return the memory for the next bytes."""
         if self._large is not None:
             return self._large[self._received :]
         return memoryview(self._scratch)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
-        """Take so many received bytes."""
+        """Process so many received bytes."""
         if self._large is None:
             self._filled += count
             self._take_small()
@@ -50,7 +50,7 @@ class ResponseProtocol(asyncio.BufferedProtocol):
             self._handle(content)
 
     def _take_small(self) -> None:
-        """Take the responses that have arrived whole; make room for one that is larger than the scratch memory."""
+        """Pass on complete responses; allocate memory for a response that is larger than the scratch memory."""
         at, content = 0, memoryview(self._scratch)[: self._filled]
         while at + 4 <= self._filled:
             [size] = _SIZE.unpack_from(content, at)
@@ -84,10 +84,10 @@ class ResponseProtocol(asyncio.BufferedProtocol):
             connection.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
 
     def eof_received(self) -> bool | None:
-        """Pass it on: the connection's reader ends, and closes the connection."""
+        """Pass the end on: the connection's reader ends, and closes the connection."""
         ended: bool | None = self._protocol.eof_received()
         return ended
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Pass it on."""
+        """Pass the loss on."""
         self._protocol.connection_lost(error)

@@ -16,7 +16,7 @@ PRODUCERS: Final[dict[Partitioner, str]] = {
     "murmur2": "murmur2, the default of Kafka's Java client",
     "crc32": "CRC32, the default of librdkafka",
 }
-"""What each partitioner is, in words."""
+"""Description of each partitioner."""
 PRODUCER_SETTING: Final[dict[Partitioner, str]] = {
     "murmur2": "partitioner=murmur2_random",
     "crc32": "partitioner=consistent_random",
@@ -55,7 +55,7 @@ class Partitioning(NamedTuple):
         return self._replace(partitioner="murmur2" if self.partitioner == "crc32" else "crc32")
 
     def misrouted(self) -> str:
-        """Return cause and remedy for records that are where the other partitioner puts their keys."""
+        """Return cause and remedy for records on the partitions of the other partitioner."""
         other = self.other.partitioner
         return (
             f"these records were partitioned with {PRODUCERS[other]}: set {PRODUCER_SETTING[self.partitioner]} in "

@@ -1,7 +1,7 @@
 """Access tokens for SASL/OAUTHBEARER, from a program, a token endpoint (OAuth 2 client credentials) or AWS's signer.
 
-A token is used until shortly before it expires, and renewed in the background at 70 % of its lifetime: logins wait for
-a token only where none is valid. Messages never contain a token, a secret, or what a program or an endpoint wrote.
+A token is used until shortly before it expires, and renewed in the background at 70 % of its lifetime: logins wait
+for a token only if none is valid. Messages never contain a token, a secret, or output of a program or an endpoint.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from stream_svt.settings.sections import KafkaConfig
 log = logging.getLogger(__name__)
 
 TOKEN_DEADLINE: Final = 8.0
-"""Seconds to get a token: less than the deadline for a client's start, whose message would not name the cause."""
+"""Seconds to get a token: less than the deadline of a client's start, whose error would not name the cause."""
 RETRY_PAUSE: Final = 5.0
 """Seconds after a failure until the source is asked again."""
 UNKNOWN_LIFETIME: Final = 60.0
-"""Seconds for which a token is used that does not say when it expires."""
+"""Seconds for which a token without an expiry is used."""
 RENEWAL: Final = 0.7
 """Part of its lifetime after which a token is renewed."""
 _LARGEST = 1 << 16
@@ -48,7 +48,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 
 class TokenUnavailable(KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """No token could be had; a later try may succeed. Clients of aiokafka take it as a failed connection."""
+    """No token is available; a later try may succeed. Clients of aiokafka treat it as a failed connection."""
 
 
 class TokenRefused(SaslAuthenticationFailed):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class Token:
 
     @classmethod
     def of(cls, text: object, lifetime: object, origin: str) -> Token:
-        """Return a token with its lifetime, by default the one in its claims; raises TokenUnavailable if it is none."""
+        """Return a token with its lifetime, by default from its claims; raises TokenUnavailable for other text."""
         if not isinstance(text, str) or not _TOKEN.fullmatch(text):
             raise TokenUnavailable(f"{origin} no access token")
         if (seconds := _seconds(lifetime)) is None and (
@@ -89,7 +89,7 @@ class CommandTokens:
     directory: Path
 
     async def fetch(self) -> Token:
-        """Return what the program prints; it is killed after `TOKEN_DEADLINE`, or when the caller is cancelled."""
+        """Return the program's output; it is killed after `TOKEN_DEADLINE`, or when the caller is cancelled."""
         doing = f"the program {quote(self.command[0])} of kafka.oauth_token_command"
         try:
             async with asyncio.timeout(TOKEN_DEADLINE):
@@ -104,7 +104,7 @@ class CommandTokens:
         return Token.of(answer.get("access_token"), answer.get("expires_in"), f"{doing} printed")
 
     async def _run(self) -> tuple[str, int]:
-        """Return what the program prints, and its exit code."""
+        """Return the program's output and exit code."""
         process = await asyncio.create_subprocess_exec(
             *self.command,
             cwd=self.directory,
@@ -126,10 +126,10 @@ class CommandTokens:
             return _text(printed), code
         finally:
             if not has_ended:
-                # With the programs that it started: they would keep its output open.
+                # Together with the programs that it started: they would keep its output open.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-            # `wait` also waits for the end of the output, which nobody reads any more.
+            # `wait` also waits for the end of the output, which is not read any more.
             process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  asyncio offers no other way
             await process.wait()
 
@@ -145,7 +145,7 @@ class ClientCredentials:
     tls: ssl.SSLContext | None = None
 
     async def fetch(self) -> Token:
-        """Ask the token endpoint; the secret is read from its file again each time."""
+        """Ask the token endpoint; the secret is read from its file each time."""
         import aiohttp  # slow to import; a worker has it
 
         doing = f"the token endpoint {self.url} of kafka.oauth_token_url"
@@ -229,7 +229,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         self._renewal: asyncio.Task[None] | None = None
 
     async def token(self) -> str:
-        """Return a valid token; raises TokenUnavailable or TokenRefused if there is none."""
+        """Return a valid token; raises TokenUnavailable or TokenRefused."""
         now = time.monotonic()
         if (
             now >= self._renew_at
@@ -250,9 +250,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         return self._extensions
 
     def refused(self) -> TokenRefused:
-        """Discard the token, which the brokers refused, and return the error, with what is known of the token.
+        """Discard the token, which the brokers refused, and return the error with the token's public claims.
 
-        After a pause the source is asked again: whoever issues tokens may have changed what was wrong.
+        After a pause the source is asked again, because its configuration may have been corrected.
         """
         if self._token is None and isinstance(self._failure, TokenRefused):
             return TokenRefused(*self._failure.args)  # by another connection, at the same time
@@ -288,7 +288,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JSON Web Token, not verified; nothing of another token."""
+    """Return the unverified claims of a JSON Web Token; none of another token."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -299,7 +299,7 @@ def claims(token: str) -> dict[str, Any]:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a finite number of JSON, which may stand in quotes; None for anything else."""
+    """Return a finite number of JSON, also in quotes; None for other values."""
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str | int | float) and math.isfinite(number := float(value)):
             return number
@@ -314,7 +314,7 @@ def _text(printed: bytes) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return a JSON object; nothing of another text."""
+    """Return a JSON object; an empty one for other text."""
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         return found if isinstance(found, dict) else {}
@@ -327,7 +327,7 @@ def _word(claim: object) -> str:
 
 
 def tokens_of(kafka: KafkaConfig) -> Tokens | None:
-    """Return the access tokens of a section `kafka`, None for another login."""
+    """Return the access tokens of a section `kafka`; None for another login."""
     if kafka.aws_region is not None:
         return Tokens(MskTokens(kafka.aws_region))
     if (program := kafka.oauth_token_command) is not None:

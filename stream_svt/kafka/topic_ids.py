@@ -1,4 +1,4 @@
-"""Reads the ids of topics, which aiokafka does not ask for: a topic that is created again has another one."""
+"""Reads the ids of topics, which aiokafka does not request: a topic that is created again has another id."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _AskMetadata(Request[_MetadataRequest]):  # type: ignore[misc]
 
 
 async def topic_ids(client: AIOKafkaClient, topics: Sequence[str]) -> dict[str, str]:
-    """Return the id of each topic that a broker knows and shows; none where brokers have no ids, before Kafka 2.8."""
+    """Return the id of each topic that a broker shows; none for brokers without ids, before Kafka 2.8."""
     try:
         answer = await client.send(client.get_random_node(), _AskMetadata(topics))
     except NotImplementedError:

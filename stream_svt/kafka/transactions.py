@@ -1,6 +1,6 @@
 """Writes transactions: requests on aiokafka's connections, one after another in the caller's task.
 
-aiokafka's own producer hands each transaction to a loop of its own, over five tasks and thirty turns of the event loop.
+aiokafka's own producer uses a separate loop: five tasks and thirty turns of the event loop for each transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKERS: Final = 0.0005
 FIRST_PAUSE: Final = 0.0003
 """Seconds after which such a request is repeated; each further pause is longer by half."""
 REPEATED_QUIETLY: Final = 2.0
-"""Seconds for which requests are repeated without a line of the log: new brokers first make topics of their own."""
+"""Seconds for which requests are repeated without a log line: new brokers first create their internal topics."""
 _TIMER: Final = 0.002
 """Seconds of a sleep below which it matters that timers of an event loop are late by up to a millisecond."""
 _SEQUENCES: Final = 1 << 31
@@ -56,7 +56,7 @@ class NewRecords(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Offset of the newest record, and its time in milliseconds since 1970 where the broker has set it."""
+    """Offset of the newest record, and its time in milliseconds since 1970 if the broker has set it."""
 
     offset: int
     time_ms: int | None
@@ -70,8 +70,8 @@ class _Encoded(NamedTuple):
 class TransactionalProducer:
     """The owner of a transactional id, writing one transaction at a time.
 
-    An error leaves the outcome of a transaction unknown: discard the producer. The start of the next one with the same
-    id fences it, and waits until the brokers have ended its transaction.
+    After an error the outcome of a transaction is unknown: discard the producer. The start of the next producer with
+    the same id fences it, and waits until the brokers have ended its transaction.
 
     Requests are repeated while brokers cannot be reached or move a partition: the caller sets a deadline.
     """
@@ -193,7 +193,7 @@ class TransactionalProducer:
         partitions: Sequence[TopicPartition],
         batches: Mapping[TopicPartition, _Encoded],
     ) -> dict[TopicPartition, Appended]:
-        """Write a leader's batches; return what was written of them."""
+        """Send batches to their leader; return the written ones."""
         if leader is None or leader < 0:
             return {}
         content = _by_topic((topic, (number, batches[topic, number].content)) for topic, number in partitions)
@@ -216,7 +216,7 @@ class TransactionalProducer:
         return written
 
     async def _coordinate(self, request: Any) -> Any:  # noqa: ANN401
-        """Send a request to the coordinator until it is carried out; raise where the response is lost.
+        """Send a request to the coordinator until it is carried out; raise if the response is lost.
 
         Such a request may still arrive. If it were repeated, the next transaction would begin under the same epoch, and
         the first request would end it midway, or add a partition to it.
@@ -242,7 +242,7 @@ class TransactionalProducer:
             pause = min(pause * 1.5, PAUSE)
 
     def _refusals(self, response: Any) -> set[type[errors.KafkaError]]:  # noqa: ANN401
-        """Return why a response says that a request has to be repeated; raise where that is of no use."""
+        """Return why a request has to be repeated, by its response; raise if repeating is useless."""
         topics = getattr(response, "errors", None)
         if topics is None:
             codes = [(response.error_code, "")]
@@ -272,7 +272,7 @@ class TransactionalProducer:
         await asyncio.sleep(PAUSE)
 
     def _require_retriable(self, error: errors.KafkaError) -> None:
-        """Raise an error that another attempt would meet again; log others: the deadline may end the next attempt."""
+        """Raise an error that would recur; log other errors, because the deadline may end the next attempt."""
         if not error.retriable:
             raise _meant(error)
         self._log(error)
@@ -287,7 +287,7 @@ class TransactionalProducer:
 
 
 async def all_sent(sent: Sequence[Awaitable[_T]]) -> list[_T]:
-    """Return the responses to what was sent; raise the first error once all have arrived."""
+    """Return the responses to the sent requests; raise the first error once all have arrived."""
     if len(sent) == 1:
         return [await sent[0]]  # without a task
     results = await asyncio.gather(*sent, return_exceptions=True)
