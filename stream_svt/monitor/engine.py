@@ -4,11 +4,11 @@ The privacy guarantee depends on this order:
 
 1. `Engine.step` tests a bounded number of queries. It asks for a commit (``durable_first``) if a run's threshold noise
    is not durable yet, or if the commit is full.
-2. `Engine.take_commit` returns everything that has to become durable, released events included.
+2. `Engine.take_commit` returns everything that has to become durable, including released events.
 3. The caller writes the commit in a transaction, then calls `Engine.committed`. It may publish the events with the
    *next* transaction at the earliest.
-4. If a transaction fails, the caller discards the engine and loads the stored state into a new one. The same queries
-   meet the same noise there, so the same outcomes are computed again.
+4. If a transaction fails, the caller discards the engine and loads the stored state into a new one. There the same
+queries get the same noise, so the same outcomes are computed again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Step:
 
 
 class Engine:
-    """Monitors of one shard: after a state is loaded (`takeover`), those of the state until `change_spec` is called.
+    """Monitors of one shard. After a state is loaded (`takeover`), they are the state's until `change_spec`.
 
     Args:
         datasets: Datasets of the shard, or their names; the dataset numbers of batches follow their order.
@@ -66,7 +66,7 @@ class Engine:
         declared: Most cautious declaration ever made about a query topic, by topic.
         undeclared: Stored accounts of datasets that are no longer declared.
         retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
-        topic_ids: Ids of topics that positions are of, where they are known.
+        topic_ids: Ids of the topics of the positions, if known.
         carried_mutes: Number of lines with muted series of an earlier application that were taken over.
     """
 
@@ -107,8 +107,9 @@ class Engine:
     def begin_state(self, partitions: int, partitioner: str, cluster: str) -> None:
         """Announce that the shard's state begins: the first event of its partition.
 
-        Partitions and partitioner determine each dataset's shard, the cluster's id tells a mirror from the original.
-        On the cluster of an earlier application, monitors go on where those of the same name stopped.
+        Partitions and partitioner determine each dataset's shard; the cluster's id distinguishes a mirror from the
+        original. On the cluster of an earlier application, monitors continue where the monitors of the same name
+        stopped.
         """
         detail: dict[str, Any] = {"partitions": partitions, "partitioner": partitioner, "cluster": cluster}
         if before := self.spec.carried.application:
@@ -121,7 +122,7 @@ class Engine:
             self._continue(self.spec.carried.positions.get(self.shard, {}))
 
     def _continue(self, positions: Mapping[str, MonitorPosition]) -> None:
-        """Go on where an earlier application stopped; a new monitor goes on where the first one of its topic did."""
+        """Continue where an earlier application stopped; a new monitor begins at its topic's lowest offset."""
         for name, runner in self.runners.items():
             known = positions.get(name)
             if known is not None and known.topic == runner.spec.topic:
@@ -140,7 +141,7 @@ class Engine:
             self.accounts.announce(kind, None, "configuration", number=number, digest=digest)
 
     def advance_watermarks(self, ends: Mapping[str, int], now_ms: int) -> None:
-        """Record which generated periods are over: the next engine is made without their datasets.
+        """Record the generated periods that are over: the next engine is made without their datasets.
 
         A period is over once the clock of every monitor on the generator's datasets has passed its end and lateness;
         without such a monitor, never. The clock of a monitor that has read its topic to the end, one of ``ends``, is at
@@ -185,7 +186,7 @@ class Engine:
         self.accounts.next.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
 
     def declare(self, spec: MonitorSpec) -> None:
-        """Store and announce what a monitor declares about its topic, if it is more cautious than before."""
+        """Store and announce a monitor's declaration about its topic, if it is more cautious than before."""
         known = self.declared.get(spec.topic)
         declared = Declared.by(spec) | known
         if declared != known:
@@ -207,7 +208,7 @@ class Engine:
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
     def positions(self) -> dict[str, MonitorPosition]:
-        """Return where each monitor that has read its topic goes on."""
+        """Return the next position of each monitor that has read its topic."""
         started = ((name, one.spec.topic, one) for name, one in self.runners.items() if one.started)
         return {
             name: MonitorPosition(topic, one.offset, one.row, one.clock_ms, self.topic_ids.get(topic, ""))
@@ -215,7 +216,7 @@ class Engine:
         }
 
     def next_offset(self, topic: str) -> int | None:
-        """Return the offset at which to continue reading ``topic``, None if it was never read."""
+        """Return the offset at which reading of ``topic`` continues; None if it was never read."""
         return min((runner.offset for runner in self.runners_of(topic) if runner.started), default=None)
 
     def begin(self, topic: str, offset: int) -> None:
@@ -225,9 +226,9 @@ class Engine:
                 runner.offset, runner.row, runner.started = offset, 0, True
 
     def advance(self, topic: str, offset: int) -> bool:
-        """Continue at ``offset``, once all records before it were stepped: further on there was no record.
+        """Continue at ``offset``, because all records before it were stepped.
 
-        Return whether a monitor's position has changed: markers, aborted and compacted records take offsets, too.
+        Returns whether a monitor's position has changed: markers, aborted and compacted records take offsets, too.
         """
         behind = [runner for runner in self.runners_of(topic) if runner.started and runner.offset < offset]
         for runner in behind:
@@ -239,17 +240,17 @@ class Engine:
         return sorted({runner.spec.topic for runner in self.runners.values()})
 
     def needs_timestamps(self, topic: str) -> bool:
-        """Return whether durations or periods of some monitor depend on the timestamps of the topic's records."""
+        """Return whether durations or periods of a monitor depend on the timestamps of the topic's records."""
         timed = self.datasets.periods is not None
         return any(timed or runner.spec.needs_broker_time for runner in self.runners_of(topic))
 
     # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test a bounded number of the batch's queries, after those that earlier calls tested.
+        """Test a bounded number of the batch's queries, after the queries that earlier calls tested.
 
-        After ``durable_first`` the caller commits before the next call: an opened run is used only after that, and no
-        commit grows beyond what a transaction takes.
+        After ``durable_first`` the caller commits before the next call: an opened run is used only then, and no
+        commit becomes too large for a transaction.
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
@@ -290,7 +291,7 @@ class Engine:
         return stop, end
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
-        """Refuse rows outside their dataset's period, each for the first of the monitors that it is for."""
+        """Refuse rows outside their dataset's period, each at the first monitor that reads it."""
         rejects, runner.refused = runner.refused, []
         for row in rejects:
             dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
@@ -345,7 +346,7 @@ class Engine:
 def _in_turns(steps: Sequence[Generator[int, None, bool]]) -> bool:
     """Carry out steps that yield the row reached; return whether all ended with True.
 
-    The one that is behind the others goes on, so that all read the same rows while these are in the processor's cache.
+    The step that is behind the others continues, so that all read the same rows from the processor's cache.
     """
     done, rows = True, dict.fromkeys(steps, 0)
     while rows:
@@ -359,12 +360,12 @@ def _in_turns(steps: Sequence[Generator[int, None, bool]]) -> bool:
 
 
 def _repeated(grids: Iterable[Grid]) -> dict[Grid, int]:
-    """Return how often each grid occurs that is not the only one of its kind."""
+    """Return the number of monitors on each grid that several monitors share."""
     return {grid: count for grid, count in Counter(grids).items() if count > 1}
 
 
 def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:
-    """Return the first offset of a batch that some monitor has not read."""
+    """Return the first offset of a batch that a monitor has not read."""
     return max(batch.first, min((runner.offset for runner in runners), default=batch.first))
 
 

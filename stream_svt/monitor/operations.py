@@ -1,4 +1,4 @@
-"""Operators' commands, and how a shard carries them out, between two commits. A refused command changes nothing."""
+"""Operators' commands, which a shard carries out between two commits. A refused command changes nothing."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stream_svt.settings.fields import LAST_MS
 from stream_svt.wording import counted, listed
 
 REASONS_SHOWN = 3
-"""Number of refusals whose reasons the reply to a command to many datasets repeats."""
+"""Number of refusals whose reasons are in the reply to a command to many datasets."""
 DATASETS_AT_ONCE = 200
-"""Datasets that `apply_to_many` takes between two yields: a few milliseconds of work."""
+"""Datasets that `apply_to_many` processes between two yields: a few milliseconds of work."""
 NAMES_SHOWN = 10
 """Number of monitors that a reply names."""
 ID_LENGTH = 100
@@ -78,16 +78,16 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         monitor: One monitor of the datasets; empty for all of them.
         limit: For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
         now: For `pause`: act before a replay has ended, and close the open run at its full price.
-        until: For `pause`: the timestamp of a query that ends it, in milliseconds since 1970; 0 if only `resume` does.
-            For `mute`: the end, unless ``until_word`` says it.
+        until: For `pause`: the timestamp of a query that ends it, in milliseconds since 1970; 0 if only `resume`
+            does. For `mute`: the end, unless ``until_word`` is set.
         series: For `mute` and `unmute`: the series.
         until_word: For `mute`: "period" or "run", as `muted_until` of alerts.
         topic, offset: For `accept-loss`: the query topic, and the offset that the shard needs and the topic has lost.
-        successor: For `close-application`: the application that may use what is left of each budget.
+        successor: For `close-application`: the application that may use the rest of each budget.
         cluster, event, origin: For `close-application` of a shard whose state is given up: the cluster id, and number
             and origin of the newest event on its alert partition (0 and empty if it has none).
-        expires: When it is no longer carried out: milliseconds since 1970 by the brokers' clock. `withdraw` needs none:
-            it never expires, for it changes nothing but the number.
+        expires: End of validity, in milliseconds since 1970 by the brokers' clock. `withdraw` needs none: it changes
+            only the number, and so never expires.
         state, number: The `stateid` of the shard's events, and the last command's number plus one; a shard refuses any
             other command.
     """
@@ -120,7 +120,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def is_sound(self) -> bool:
-        """Whether it names no dataset beside several, and no datasets for an action that takes none."""
+        """Whether it names either one dataset or several, and none for an action without datasets."""
         return not self.datasets or (not self.dataset and self.action in TO_MONITORS)
 
     @property
@@ -130,9 +130,10 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Progress of a command to many datasets of a shard, in the order of their names; ``after`` is the last one taken.
+    """Progress of a command to many datasets of a shard, by name; ``after`` is the last dataset done.
 
-    ``done`` and ``refused`` count the datasets on which it was carried out, and refused for ``reasons`` (the first).
+    ``done`` and ``refused`` count the datasets on which it was carried out and refused; ``reasons`` are the first
+    ones.
     """
 
     command: Command
@@ -194,7 +195,7 @@ def expire(engine: Engine, command: Command, now_ms: int) -> None:
 def withdraw(engine: Engine, command: Command, waiting: Command | None, before: str) -> bool:
     """Reply to a withdrawal; return whether it took back the command that waited.
 
-    ``before`` says what happened to the last command, for a reply where none waited.
+    ``before`` is the outcome of the last command, for a reply if no command waited.
     """
     if waiting is None:
         message = f"no command waits: {before}; nothing was changed"
@@ -290,7 +291,7 @@ def _carry_out(engine: Engine, command: Command) -> str:
 
 
 def _in_words(command: Command, happened: str) -> str:
-    """Return what happened with a command, naming its series and until when its effect lasts."""
+    """Return the outcome of a command in words, with its series and the end of its effect."""
     series = f" of series {quote(command.series)}" if command.series else ""
     until = f" until {utc(command.until)}" if command.until else ""
     until = f" until the {command.until_word} ends" if command.until_word else until
@@ -298,7 +299,7 @@ def _in_words(command: Command, happened: str) -> str:
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
-    """Pause, resume, close or resample all addressed monitors; return them. A refusal by one changes none."""
+    """Pause, resume, close or resample all addressed monitors, and return them. If one refuses, none changes."""
     addressed = [
         runner.runs
         for name, runner in engine.runners.items()
@@ -363,7 +364,7 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
 
 
 def _what_follows(runs: Runs, number: int) -> str:
-    """Return what a monitor does with its next query of a dataset, or all that keeps it from testing that."""
+    """Return what a monitor will do with its next query of a dataset, or all reasons why it will not test it."""
     run_state, follows = runs.run_state(number), _without_pause(runs, number)
     if not run_state.paused:
         return follows
@@ -437,7 +438,7 @@ def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None =
     """
     for runner in engine.runners_of(topic):
         kept = offset <= runner.offset and (end is None or runner.offset <= end)
-        if not kept or runner.offset == end:  # the record is lost whose first rows it may have tested
+        if not kept or runner.offset == end:  # it may have tested the first rows of the lost record
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
     engine.accounts.announce(EventType.LOSS_ACCEPTED, None, "command", topic=topic, offset=offset)

@@ -48,9 +48,9 @@ class _MonitorSums:
 
 
 class Projection:
-    """Views and sums of the datasets of a shard: of all but those with changes since the last `take`.
+    """Views and sums of the datasets of a shard, without changes since the last `take`.
 
-    Sums are by group of datasets, see `ShardDatasets`.
+    Sums are by group of datasets (see `ShardDatasets`).
     """
 
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
@@ -66,7 +66,7 @@ class Projection:
         self._monitors: dict[str, _MonitorSums] = {}
 
     def cover(self, name: str) -> None:
-        """Add or reset a monitor on the datasets it covers; `add_state` has to follow where it has a state."""
+        """Add or reset a monitor on its datasets; `add_state` has to follow for datasets with a state."""
         runs = self._runners[name].runs
         self._monitors[name] = _MonitorSums(runs.covers)
         for queue in (*runs.mutes.values(), *runs.queues.values()):
@@ -79,13 +79,13 @@ class Projection:
         self._views_changed, self._totals = True, None
 
     def shown(self) -> list[DatasetView]:
-        """Return the views of all datasets that are shown one by one."""
+        """Return the views of all datasets that are shown individually."""
         self._views_changed = False
         shown = np.flatnonzero(np.frombuffer(self._group, dtype=np.uint8) == SHOWN)
         return list(map(self.view, shown.tolist()))
 
     def take_views(self) -> list[DatasetView]:
-        """Return the views that the next commit changes: at first, and if the monitors changed, all."""
+        """Return the views that the next commit changes; at first, and after a change of monitors, all views."""
         if self._views_changed:
             return self.shown()
         return [
@@ -192,8 +192,8 @@ class Projection:
 
 
 def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorView:
-    """Return the released state of a monitor on a dataset, whose ledger has so many ``units`` in a loss of 1."""
-    return MonitorView(  # by position, as an alert is
+    """Return the released state of a monitor on a dataset; ``units`` of its ledger are a loss of 1."""
+    return MonitorView(  # by position, like an alert
         runs.name,
         run_state.shown,
         run_state.run,

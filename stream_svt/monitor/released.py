@@ -60,7 +60,8 @@ CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
 class Account(msgspec.Struct, frozen=True, gc=False):
     """A dataset's account after an event.
 
-    ``charge`` is what this event added to ``spent``; ``measure`` is "epsilon" or "rho" and holds for all four.
+    ``charge`` is the amount that this event added to ``spent``; ``measure``, "epsilon" or "rho", is the unit of all
+    four.
     """
 
     measure: str
@@ -71,7 +72,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Position of a query on Kafka; ``row`` counts inside a columnar record and is 0 for JSON."""
+    """Position of a query on Kafka; ``row`` is the row of a columnar record, and 0 for JSON."""
 
     topic: str
     partition: int
@@ -87,7 +88,7 @@ class NoiseLaw(msgspec.Struct, frozen=True, gc=False):
 
 
 UnclockedEnd: TypeAlias = Literal["period", "run"]
-"""End of a mute that is not a clock."""
+"""End of a mute that is not a time."""
 
 
 class Alert(msgspec.Struct, frozen=True, gc=False):
@@ -97,7 +98,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         query_id, position, series: The query that was tested.
         threshold, correction, gap: Real units. The noisy value exceeded the corrected noisy threshold by
             ``gap`` (0 or more).
-        branch, attempt: The branch of the mechanism that fired, and the attempt (1 is the first test).
+        branch, attempt: The branch of the mechanism that fired, and the number of the test, from 1.
         estimate: Threshold + correction + gap minus the mean noise; unbiased only before selection, None if
             the bound is not certified.
         bound, beta: With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported
@@ -132,8 +133,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
 class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Any other event of a monitor, a dataset or a shard; the event's ``type`` names it.
 
-    ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the
-    changed fields, a command's id and result).
+    ``reason`` is one of a fixed set of words; ``detail`` has further public facts (the new limit, the changed
+    fields, a command's id and result).
     """
 
     dataset: str
@@ -205,7 +206,7 @@ class DatasetView(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MonitorTotals:
-    """Sums of a monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown singly."""
+    """Sums of a monitor over a shard; ``spent`` and ``run_left``, by measure, over datasets not shown individually."""
 
     states: Mapping[str, int]
     muted: int
@@ -216,7 +217,7 @@ class MonitorTotals:
 
 @dataclass(frozen=True, slots=True)
 class OtherTotals:
-    """Sums over the ledgers of one measure that are not shown one by one."""
+    """Sums over the ledgers of one measure that are not shown individually."""
 
     datasets: int
     limit: float
@@ -227,7 +228,7 @@ class OtherTotals:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the datasets of a shard after a commit; ``others`` are those not shown one by one, by measure."""
+    """Sums over a shard's datasets after a commit; ``others``, by measure, over datasets not shown individually."""
 
     monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
     others: Mapping[str, OtherTotals] = field(default_factory=dict)
@@ -249,9 +250,9 @@ def encode(
 ) -> bytes:
     """Return the event as a CloudEvents 1.0 JSON document.
 
-    ``time`` is RFC 3339 text. ``origin`` identifies the transaction that charged the event, by its sequence and random
-    bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
-    ``prove`` makes a proof of the writer from `proved_content`.
+    ``time`` is RFC 3339 text. ``origin`` identifies the transaction that charged the event, by its sequence and
+    random bits. ``state_id`` identifies the shard's state. ``command`` is the number of the last command that was
+    carried out or refused. ``prove`` makes a proof of the writer from `proved_content`.
     """
     document: dict[str, Any] = {
         "specversion": "1.0",
@@ -281,7 +282,7 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         type: CloudEvents type: one of `EventType`, or another text from a newer service.
         source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
         time: When the event was charged, by the service's clock.
-        shard, sequence: Shard, and number of the event in it: from 1, without gaps.
+        shard, sequence: Shard, and number of the event in the shard, from 1, without gaps.
         origin: The transaction that charged it.
         stateid, command: Id of the shard's state, and number of the last command that the shard used up.
         proof: Proof of origin, verified by the service itself; empty if state is not sealed.
@@ -319,9 +320,9 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
 
 AnyEvent: TypeAlias = Event[Alert | Lifecycle]
 UNKNOWN: Final = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
-"""Content of an event of a type that this version does not know, if it has not the form of `Lifecycle`."""
+"""Content of an event of an unknown type, if it does not have the form of `Lifecycle`."""
 
-# Its data is decoded by its type.
+# The type determines how the data is decoded.
 _ENCODED: msgspec.json.Decoder[Event[Any]] = msgspec.json.Decoder(Event[msgspec.Raw])  # type: ignore[type-var]
 _ALERT = msgspec.json.Decoder(Alert)
 _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
@@ -335,7 +336,7 @@ def proved_content(record: bytes) -> bytes:
 
 
 def number_of(event_id: str) -> int:
-    """Return the number, at the end of its id, of an event among those of its dataset; 0 for an impossible one."""
+    """Return the number of an event within its dataset, from the end of its id; 0 for an impossible id."""
     last = event_id.rpartition("/")[2]
     number = int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
     return number if number <= LARGEST_SEQUENCE else 0
@@ -344,11 +345,11 @@ def number_of(event_id: str) -> int:
 def decode(record: bytes, partition: int = -1, offset: int = -1) -> AnyEvent:
     """Return the event in the value of a record; `msgspec.DecodeError` if this package did not release it.
 
-    An event of this package is JSON in UTF-8, has a sequence that a shard can have written, the source of an
-    application, a time with a time zone in the years 1970 to 9998, and content of the form that its type has.
+    An event of this package is JSON in UTF-8. It has a sequence that a shard can have written, the source of an
+    application, a time with a time zone in the years 1970 to 9998, and the content of its type.
     """
     try:
-        record.decode()  # other fields are not looked at
+        record.decode()  # other fields are ignored
         event = _ENCODED.decode(record)
         if not event.source.startswith(SOURCE):
             raise msgspec.ValidationError("its source is no application of stream-svt")
@@ -384,7 +385,7 @@ def received(record: bytes | None, partition: int = -1, offset: int = -1) -> Any
 
 
 def event_in(record: bytes | None) -> AnyEvent | None:
-    """Return the event in the value of a record; None, too, if this version does not know its content."""
+    """Return the event in the value of a record; None also if its content is unknown."""
     event = received(record)
     return None if event is None or event.data is UNKNOWN else event
 
@@ -400,7 +401,7 @@ def lifecycle_in(record: bytes | None, kind: EventType) -> Lifecycle | None:
 # -- the fold of events --------------------------------------------------------------------------------------
 
 CHARGES_KEPT = 50
-"""Number of latest charges kept of a dataset: enough to estimate its pace."""
+"""Number of latest charges of a dataset that are kept: enough to estimate its pace."""
 
 _AFTER: Mapping[str, State] = {
     EventType.ALERT: State.RUNNING,
@@ -418,7 +419,7 @@ _RAISED: Mapping[State, State] = {State.EXHAUSTED: State.IDLE, State.LIMITED: St
 
 @dataclass(slots=True)
 class Budget:
-    """A dataset's account after its latest event; without ``reported`` no event carried it: the limit is as declared.
+    """A dataset's account after its latest event; without ``reported`` no event had it: the limit is as declared.
 
     ``charges`` are the latest ones as (Unix time in seconds, amount), oldest first.
     """
@@ -432,15 +433,15 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """What may still be spent, reservations of open runs included."""
+        """Amount that may still be spent, including reservations of open runs."""
         return max(self.limit - self.spent, 0.0)
 
 
 class MonitorStatus(RunState, array_like=True, gc=False):
-    """State of a monitor on a dataset as its events show it.
+    """State of a monitor on a dataset by its events.
 
-    ``shown_ms`` is the time (Unix ms) of the event since which the state shown holds; ``limited_until`` and
-    ``paused_until`` are the ends (Unix ms) that events named, 0 for none.
+    ``shown_ms`` is the time (Unix ms) of the event that began the state; ``limited_until`` and ``paused_until`` are
+    the ends (Unix ms) in events, 0 for none.
     """
 
     shown_ms: int = 0
@@ -449,7 +450,7 @@ class MonitorStatus(RunState, array_like=True, gc=False):
 
     @property
     def until_ms(self) -> int:
-        """When the state shown ends by itself (Unix ms); 0 if it does not, or no event said when."""
+        """Time at which the state ends by itself (Unix ms); 0 if it does not, or no event has it."""
         return {PAUSED: self.paused_until, State.LIMITED.value: self.limited_until}.get(self.shown, 0)
 
     def take(self, event: AnyEvent) -> None:
@@ -478,9 +479,9 @@ def _time(detail: Mapping[str, Any]) -> int:
 
 
 class ReleasedStatus:
-    """Folds released events, in the order read, into accounts and states; ignores those about unknown datasets.
+    """Folds released events, in order, into accounts and states; ignores events about unknown datasets.
 
-    ``statuses`` has the state by monitor and dataset, as far as the events contain it.
+    ``statuses`` has the state by monitor and dataset, if an event has it.
     """
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:

@@ -25,7 +25,7 @@ class Runner:
 
     Attributes:
         offset, row: Position of the next query.
-        read_ms: The same, without the time that passed since the last query; 0 if none was ever read.
+        read_ms: The same, without the time since the last query; 0 before the first query.
         started: Whether the monitor's topic was ever read.
         refused: Rows outside their dataset's period, until the engine takes them.
     """
@@ -59,7 +59,7 @@ class Runner:
     def advance(self, batch: QueryBatch, stop: int, end: int) -> Generator[int, None, bool]:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
 
-        Yields the row reached after many, so that another monitor may read the same rows.
+        Yields the row reached after many rows, so that another monitor may read the same rows.
 
         Returns False if it stops earlier, at a row whose run is not durable yet or because the next commit is full.
         """
@@ -85,7 +85,7 @@ class Runner:
                 break
             row += row in view.markers
         self._finish_rows(view, stop)
-        # Monitors of a topic may be at different positions: the batch may lie before this one's.
+        # Monitors of a topic may be at different positions: this monitor may be past the batch.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
         self.offset, self.row = max((self.offset, self.row), (end, int(batch.row[stop]) if inside else 0))
         return True
@@ -149,8 +149,8 @@ class Runner:
     def _renew(self, view: View, start: int) -> None:
         """If the query of row ``start`` opens a run by schedule or after a limit, or ends a pause, do that.
 
-        At the same time open those of other datasets whose next query does, each at the timestamp of that query, so
-        that one commit makes all of them durable.
+        Also open the runs of other datasets whose next query opens one, each at the timestamp of that query, so that
+        one commit makes all of them durable.
         """
         due = self._due(view, start)
         if not due.any() or not due[0]:

@@ -51,7 +51,7 @@ Named = list[tuple[str, bytes]]
 
 
 def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
-    """Load the state as `load_in_slices` does, at once, and check it."""
+    """Load the state without slices (see `load_in_slices`), and check it."""
     for _ in chain(load_in_slices(engine, records, progress), check_declared(engine, may_retire=False)):
         pass
 
@@ -60,7 +60,7 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
     """Load the live state records into a new engine; ``progress`` is None at the first start.
 
     The engine may be used after the last slice, once `check_declared` has accepted the declared datasets. Raises
-    `UnreadableState` for records, and `ConfigError` for declarations, that cannot be used.
+    `UnreadableState` for unusable records, and `ConfigError` for unusable declarations.
     """
     if progress is None:
         return
@@ -91,7 +91,7 @@ def take_mutes(engine: Engine) -> Iterator[None]:
     """Mute the series that an earlier application had muted, in slices.
 
     To be called before any query is read. Yields after each line of the file; if the next commit is full then, the
-    caller commits before it resumes. A takeover goes on behind the last line that became durable.
+    caller commits before it resumes. The next takeover continues after the last line that became durable.
     """
     for line in engine.spec.carried.mutes[engine.carried_mutes :]:
         number, runner = engine.number.get(line.dataset), engine.runners.get(line.monitor)
@@ -193,7 +193,7 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
 
 
 def _load_queue(engine: Engine, queue: Queue[Any]) -> int | None:
-    """Give a queue to its monitor, and return the number of its dataset; drop it if the shard lacks one of them."""
+    """Give a queue to its monitor, and return the number of its dataset; drop it without monitor or dataset."""
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
@@ -216,7 +216,7 @@ def _load_queue(engine: Engine, queue: Queue[Any]) -> int | None:
 
 
 def retired_datasets(spec: ApplicationSpec, keys: Iterable[bytes], progress: bytes | None) -> RetiredDatasets:
-    """Return the datasets that never come back, from the carried-over file and a state's keys and progress."""
+    """Return the permanently retired datasets, from the carried-over file and a state's keys and progress."""
     watermarks = dict(spec.carried.watermarks)
     if progress is not None:
         watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
@@ -252,8 +252,8 @@ def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
 def close_undeclared(engine: Engine) -> Iterator[None]:
     """Close the open runs of undeclared datasets: at full price, but for those of past periods.
 
-    To be called before any query is read again. Queries of these datasets are skipped from now on, though an
-    earlier owner may have tested them and lost the outcomes; no owner replays queries of a past period.
+    To be called before any query is read again. Queries of these datasets are skipped from now on, although an
+    earlier owner may have tested them and lost the outcomes. No owner replays queries of a past period.
     """
     accounts = engine.accounts
     for account in engine.undeclared:
@@ -288,7 +288,7 @@ def retire(engine: Engine) -> Iterator[None]:
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-    """Change to another specification as `check_spec`, `close_removed` and `change_spec_in_slices` do, at once."""
+    """Change to another specification without slices: `check_spec`, `close_removed`, `change_spec_in_slices`."""
     check_spec(engine, spec)
     for _ in close_removed(engine, spec, unread):
         pass
@@ -307,12 +307,12 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
-    """Close the open runs that cannot continue under another specification, and drop queries that wait there.
+    """Close the open runs that cannot continue under another specification, and drop their waiting queries.
 
     These are the runs of removed monitors and datasets, and of monitors whose noise, price or layout of records
-    changes: all runs of a monitor have one specification. Waiting queries are dropped, too, if the monitor's grid, the
-    declaration of its topic or the layout changes. Runs on topics ``unread`` since the takeover close at full price: an
-    earlier owner may have tested queries there and lost the outcomes.
+    changes: all runs of a monitor have one specification. Waiting queries are also dropped if the monitor's grid,
+    the declaration of its topic or the layout changes. Runs on topics ``unread`` since the takeover close at full
+    price: an earlier owner may have tested queries there and lost the outcomes.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
@@ -385,7 +385,7 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> None:
 
 
 def _show_all(engine: Engine, changed: Sequence[Runs], limited: Sequence[Runs]) -> Iterator[None]:
-    """Take the states of changed monitors on all datasets, some from an earlier time, and of limited ones anew."""
+    """Read the states of changed monitors on all datasets, some from an earlier time, and of limited monitors again."""
     size = 0
     for number in engine.accounts.numbers() if changed or limited else ():
         account = engine.accounts.read(number)
