@@ -23,7 +23,7 @@ from stream_svt.web import About, about
 __all__ = ["EmbeddedWorker"]
 
 _READY_INTERVAL = 0.05
-"""Seconds between two looks whether the worker is ready."""
+"""Seconds between two checks whether the worker is ready."""
 
 
 class EmbeddedWorker:
@@ -90,14 +90,14 @@ class EmbeddedWorker:
         return replace(self._config, spec=ApplicationSpec(self._config.spec.application, (), ()))
 
     async def ready(self) -> None:
-        """Wait until the worker is ready, as `/health/ready` has it: a member whose shards are open or parked.
+        """Wait until the worker is ready, like `/health/ready`: a member whose shards are open or parked.
 
-        Before a first configuration is applied, and while no broker answers, this takes as long as that lasts; `status`
-        tells why.
+        Before a first configuration is applied, and while no broker answers, this does not return; `status` has the
+        reason.
 
         Raises:
-            StreamSvtError: What ended the worker: topics that do not fit the configuration (`ConfigError`), refused
-                credentials or missing permissions (`BrokerError`); also if it was stopped.
+            StreamSvtError: The error that ended the worker: topics that do not fit the configuration
+                (`ConfigError`), refused credentials or missing permissions (`BrokerError`); also if it was stopped.
         """
         hosted = self._started()
         while not hosted.worker.ready:
@@ -107,19 +107,19 @@ class EmbeddedWorker:
             await asyncio.sleep(_READY_INTERVAL)
 
     async def wait(self) -> None:
-        """Wait until the worker has ended: return after `stop`, raise what ended it otherwise.
+        """Wait until the worker has ended: return after `stop`, otherwise raise the error that ended it.
 
         Cancelling this does not stop the worker.
         """
         await self._started().wait()
 
     async def stop(self) -> None:
-        """Publish what is charged, leave the group, and close the pages.
+        """Publish charged events, leave the group, and close the pages.
 
         A cancellation takes effect afterwards: a stop takes at most 30 seconds, and usually milliseconds.
 
         Raises:
-            StreamSvtError: The worker did not stop in time; what it had charged, another worker publishes.
+            StreamSvtError: The worker did not stop in time; another worker publishes its charged events.
         """
         if self._hosted is None:
             return

@@ -1,7 +1,7 @@
 """Exceptions of the package.
 
-A message says where, what was found, what was expected and what happens next. It never holds a query value, the
-result of a comparison, noise or a noisy threshold: messages reach logs, and logs are released.
+A message names the place, the found and the expected content, and the consequence. It never contains a query value,
+the result of a comparison, noise or a noisy threshold: messages reach logs, and logs are released.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from stream_svt.wording import counted, more
 class StreamSvtError(Exception):
     """Base class of the package's errors.
 
-    ``retriable`` tells a supervisor whether a retry can succeed; ``exit_code`` is the exit code of a command that the
-    error ends.
+    ``retriable``: whether a retry can succeed. ``exit_code``: exit code of a command that the error ends.
     """
 
     retriable: bool = False
@@ -25,7 +24,7 @@ class StreamSvtError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One problem of a configuration: where it is, what is wrong and what to write instead."""
+    """One problem of a configuration: its place, and a message with the remedy."""
 
     line: int
     field: str
@@ -71,7 +70,7 @@ class PackingError(MisuseError):
 
 
 class BudgetExceeded(StreamSvtError):
-    """A charge or reservation does not fit the limit; nothing was changed. Expected, and no fault."""
+    """A charge or reservation exceeds the limit; nothing was changed. This is expected, and not a fault."""
 
 
 class UnreadableState(StreamSvtError):
@@ -89,7 +88,7 @@ class StateRolledBack(UnreadableState):
 
 
 class ApplicationClosed(StreamSvtError):
-    """The shard was closed permanently; a successor takes over what is left of each budget."""
+    """The shard was closed permanently; a successor takes over the rest of each budget."""
 
     exit_code = 4
 
@@ -107,7 +106,7 @@ class RecordsLost(StreamSvtError):
 
 
 class RecordsUnreadable(StreamSvtError):
-    """The next records of a topic are damaged, or decompress to more than is allowed."""
+    """The next records of a topic are damaged, or decompress to more than the allowed size."""
 
     exit_code = 4
 

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 def log_to_stderr(level: str, form: str = "text") -> None:
     """Log to standard error from now on, one line for each event; ``form`` is one of `FORMATS`.
 
-    Libraries log warnings and errors only. As JSON, warnings and uncaught exceptions are events, too: nothing else is
-    written to standard error.
+    Libraries log only warnings and errors. As JSON, warnings and uncaught exceptions are events, too: standard error
+    gets no other text.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
@@ -56,7 +56,7 @@ def _log_uncaught(error: BaseException | None) -> None:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of an event with their values, nothing for a record of a library."""
+    """Return the fields of an event with their values; none for a record of a library."""
     if not isinstance(record.msg, str) or not record.msg.startswith("event="):
         return {}
     values = iter(record.args if isinstance(record.args, tuple) else ())
@@ -73,7 +73,7 @@ def _value(value: object, form: str) -> Any:  # noqa: ANN401  what JSON has
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text without characters that nobody sees, and an indented stack trace; its time is UTC."""
+    """One line of text without invisible characters, and an indented stack trace; its time is UTC."""
 
     converter = staticmethod(time.gmtime)
     default_msec_format = "%s,%03dZ"
@@ -107,7 +107,7 @@ class JsonFormatter(logging.Formatter):
 
 
 WARNING_LIMIT = (3, 30.0)
-"""Maximum of warnings and errors from one line of code, and the seconds that it holds for."""
+"""Largest number of warnings and errors from one line of code, and its period in seconds."""
 PROGRESS_LIMIT = (200, 200.0)
 """The same for other records: enough for a few records of each shard or command."""
 

@@ -1,7 +1,8 @@
-r"""Text as people see it: the text of files, and characters that nobody sees.
+r"""Text as people see it: the text of files, and invisible characters.
 
-Names, keys and secrets are compared byte by byte, by people as they look. `decoded` and `lines` read every text file;
-`flaw` says why a name may look like another one; `escaped` is applied to whatever a terminal or a log line quotes.
+Programs compare names, keys and secrets by bytes, people by their look. `decoded` and `lines` read every text file;
+`flaw` returns why a name may look like another one; `escaped` is applied to all quotations in a terminal or a log
+line.
 
 >>> escaped("north\u200b\x1b[2J")
 'north\\u200b\\x1b[2J'
@@ -35,7 +36,7 @@ _KINDS: Final = {"Cc": "control character", "Co": "private use", "Cn": "unassign
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file in UTF-8 without a byte order mark at its beginning; ValueError if it is no UTF-8."""
+    """Return the text of a UTF-8 file without a byte order mark; ValueError for other encodings."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError("it is UTF-16 text: save it as UTF-8")
     try:
@@ -68,7 +69,7 @@ def _is_all_visible(text: str) -> bool:
 
 
 def invisible(text: str) -> str:
-    """Return the first code points of a text that nobody sees, as text; "" if there are none."""
+    """Return the first invisible code points of a text, as text; "" if there are none."""
     if _is_all_visible(text):
         return ""
     found = dict.fromkeys(one for one in text if not is_visible(one))
@@ -95,9 +96,9 @@ def flaw(text: str) -> str:
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""Return a text with every character that nobody sees as Python writes it, but for those of ``keep``.
+    r"""Return a text with invisible characters as Python writes them, except characters of ``keep``.
 
-    Terminals obey control characters, and reverse what stands after some format characters.
+    Terminals obey control characters, and reverse the text after some format characters.
     """
     if _is_all_visible(text):
         return text

@@ -32,7 +32,7 @@ _COMMIT_INTERVAL = 5.0
 """Seconds between two commits of a group's positions: the default of Kafka's clients."""
 _COMMIT_TIMEOUT = 5.0
 _ABSENT_POLLS = 3
-"""Fetches in a row without topic or brokers, each of a second, after which a subscriber is told."""
+"""Fetches in a row without topic or brokers, each of a second, after which a warning is logged."""
 
 
 class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore[misc]  # aiokafka has no types
@@ -97,7 +97,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         """Yield events as they are published, without end.
 
         Raises:
-            BrokerError: The brokers cannot be reached or refuse access; the message says what to change.
+            BrokerError: The brokers cannot be reached or refuse access; the message has the remedy.
         """
         async with contextlib.AsyncExitStack() as opened:
             if self._consumer is None:
@@ -107,7 +107,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
                 if asyncio.get_running_loop().time() >= self._commit_at:
                     await self._commit()
                 try:
-                    # One at a time: the consumer's position, which is committed, is then that of the yielded event.
+                    # One at a time: the committed position is then the position of the yielded event.
                     batch = await self._consumer.getmany(timeout_ms=1000, max_records=1)
                 except KafkaError as error:
                     raise kafka.explain(error, self._doing, group=self._group or "") from error
@@ -128,7 +128,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         """Commit the positions of a group, before the event that is not handled yet.
 
         This includes positions before the first event: a group without a position starts at the end, and would miss
-        what was published in between. If the commit fails, events are received again.
+        events published in between. If the commit fails, events are received again.
         """
         consumer = self._consumer
         if consumer is None or self._group is None:
@@ -147,7 +147,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         self._commit_at = asyncio.get_running_loop().time() + _COMMIT_INTERVAL
 
     def _watch_absence(self, why: str) -> None:
-        """Log once that topic or brokers are away; the loop goes on once they are back."""
+        """Log once that topic or brokers are away; the loop continues once they are back."""
         self._absence, self._absent = why, self._absent + 1 if why == self._absence else 1
         if why and self._absent == _ABSENT_POLLS:
             _log.warning("waiting for topic %r: %s", self._topic, why)

@@ -1,7 +1,7 @@
-"""Lines for people: all of them go through `say`, which lets no control or format character through but its own.
+"""Lines for people: all of them go through `say`, which escapes control and format characters.
 
-Records, names, answers of brokers and pages, and files may hold anything: codes that clear a screen, line feeds that
-begin a forged line, characters that reverse what stands after them.
+Records, names, answers of brokers and pages, and files may contain codes that clear a screen, line feeds that begin
+a forged line, or characters that reverse the following text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def styled(text: str, **style: Any) -> Styled:  # noqa: ANN401  as of click
 
 
 def line(*parts: str | Styled) -> str:
-    """Return parts as one line; what cannot be seen in them is escaped."""
+    """Return parts as one line, with escaped invisible characters."""
     return "".join(
         click.style(escaped(part.text), **part.style) if isinstance(part, Styled) else escaped(part)
         for part in parts

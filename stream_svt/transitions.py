@@ -1,4 +1,4 @@
-"""Tables of state transitions: what they have in common."""
+"""Tables of state transitions: their common part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Signal = TypeVar("_Signal", bound=StrEnum)
 def follow(
     transitions: Mapping[tuple[_State, _Signal], _State], state: _State, signal: _Signal, of: str
 ) -> _State:
-    """Return the state to which a signal leads, or raise `MisuseError`; ``of`` names what has the state: "a shard"."""
+    """Return the state to which a signal leads, or raise `MisuseError`; ``of`` names the subject: "a shard"."""
     try:
         return transitions[state, signal]
     except KeyError:

@@ -14,12 +14,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def more(hidden: int) -> str:
-    """Return how many further things a message leaves out, to append to it; "" for none."""
+    """Return the number of things that a message leaves out, to append to it; "" for none."""
     return f" and {hidden} more" if hidden > 0 else ""
 
 
 def listed(things: Sequence[object], most: int, separator: str = ", ") -> str:
-    """Return the first things, and how many more there are: a, b and 3 more."""
+    """Return the first things and the number of others: a, b and 3 more."""
     return separator.join(map(str, things[:most])) + more(len(things) - most)
 
 

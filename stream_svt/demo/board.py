@@ -98,7 +98,7 @@ def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
 
 
 def picture(board: Board, foot: str, height: int) -> RenderableType:
-    """Return the screen, of at most ``height`` lines if that is at least 24."""
+    """Return the screen: at most ``height`` lines, or 24 lines if ``height`` is smaller."""
     rows = max(height - FIXED_LINES - len(board.budgets) - len(MONITORS), 2)
     events = Text("\n", no_wrap=True, overflow="ellipsis").join(board.recent[-rows:])
     panels: dict[str, RenderableType] = {

@@ -57,7 +57,7 @@ TAIL_LINES = 15
 
 
 async def run_demo(duration: float | None, broker: str | None, console: Console) -> Board:
-    """Show private monitoring live; return what was shown last.
+    """Show private monitoring live; return the final board.
 
     After ``duration`` seconds no further set of queries is sent; the summary still covers all that were sent.
     ``broker`` is a running Kafka to use instead of a new one. The first SIGINT or SIGTERM cancels the demo, later ones
@@ -122,7 +122,7 @@ async def _demo(duration: float | None, broker: str | None, console: Console) ->
 
 
 async def start(arguments: Sequence[str], log: Path) -> Process:
-    """Start ``stream-svt`` in a session of its own, so that Ctrl-C on the terminal reaches only the demo.
+    """Start ``stream-svt`` in a separate session, so that Ctrl-C on the terminal reaches only the demo.
 
     Its environment has no variable that configures a service: the demo must not use the user's brokers.
     """
@@ -248,7 +248,7 @@ class Session:
                     self.console.out(line)
 
     async def _fetched(self, path: str) -> bytes | None:
-        """Return a page of the service's web server, None if there is none or it is an error."""
+        """Return a page of the service's web server; None after an error."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             url, timeout = f"http://127.0.0.1:{self.setting.port}{path}", aiohttp.ClientTimeout(5)
             async with aiohttp.request("GET", url, timeout=timeout) as answer:

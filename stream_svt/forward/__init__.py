@@ -1,4 +1,4 @@
 """The forwarder posts alerts to Alertmanager and webhooks, at least once, in order for each dataset.
 
-It reads released events only: a receiver learns nothing that a reader of the alert topic does not know.
+It reads only released events: a receiver learns no more than a reader of the alert topic.
 """

@@ -108,7 +108,7 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
 
 
 async def check(config: ForwardConfig) -> None:
-    """Raise the first error with topics and permissions that shows without writing a record."""
+    """Raise the first error with topics and permissions that can be found without writing a record."""
     apply_fixes()
     await _check_topics(config)
     await try_fetch(config.cluster, config.topic, f"reading topic {config.topic!r}")

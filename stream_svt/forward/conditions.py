@@ -1,7 +1,7 @@
-"""What stands: monitors that skip the queries of a dataset, folded from released events, and their alerts.
+"""Standing alerts: monitors that skip the queries of a dataset, folded from released events.
 
-An alert stands until an event ends it, or the time that its event named has passed. It is posted again and again, each
-time with an end a little later: if nobody posts it any more, it expires.
+An alert stands until an event ends it, or the time in its event has passed. It is posted repeatedly, each time with
+a later end: without a forwarder it expires.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from stream_svt.monitor.state.snapshot import BLIND, PAUSED, STOPPED, State
 from stream_svt.wording import counted
 
 LARGEST_NUMBER = 1000
-"""Alerts of one name and application that are posted one by one, the oldest first; the others are one alert."""
+"""Number of alerts of one name and application that are posted one by one, oldest first; the others are one
+alert."""
 OTHERS = "(others)"
 _ALERT = f'"type":"{EventType.ALERT}"'.encode()
 """In the encoded form of alerts only: quotes inside a text are escaped."""
 
 
 class Subject(NamedTuple):
-    """What a condition is about."""
+    """Subject of a condition."""
 
     application: str
     dataset: str
@@ -36,7 +37,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A kind of standing alert: its name, severity, what it means, and the command that ends it."""
+    """A kind of standing alert: name, severity, meaning, and the command that ends it."""
 
     kind: EventType
     name: str
@@ -80,7 +81,7 @@ CONDITIONS: Mapping[str, Condition] = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A condition that is over: when it began and ended (Unix ms), and what ended it."""
+    """A condition that is over: its begin and end (Unix ms), and the cause of its end."""
 
     began_ms: int
     ended_ms: int
@@ -89,7 +90,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Conditions:
-    """The conditions of one partition of the alert topic; ``ended`` has those that ended lately, by state.
+    """The conditions of one partition of the alert topic; ``ended`` has the recently ended ones, by state.
 
     ``complete``: every event up to the end of the partition was read.
     """
@@ -143,7 +144,7 @@ class Conditions:
         return bool(found)
 
     def pass_time(self, now_ms: int, kept_ms: int) -> bool:
-        """End the conditions whose time has passed, forget those that ended ``kept_ms`` ago; return if any ended."""
+        """End the conditions whose time has passed, drop conditions that ended ``kept_ms`` ago; return if any ended."""
         over = [one for one, status in self.blind.items() if 0 < status.until_ms <= now_ms]
         for subject in over:
             status = self.blind[subject]
@@ -163,7 +164,7 @@ class Conditions:
 
 
 def _why(event: AnyEvent, data: Lifecycle) -> str:
-    """Return what an event that ends a condition means."""
+    """Return the meaning of an event that ends a condition."""
     successor = str(data.detail.get("successor", "")) or "a successor"
     reasons: dict[str, str] = {
         EventType.RUN_STARTED: f"run {data.run} began",
@@ -187,9 +188,9 @@ def _why(event: AnyEvent, data: Lifecycle) -> str:
 def standing_alerts(
     destination: Destination, partitions: Iterable[Conditions], now: datetime, lasts_ms: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the alerts that a destination gets at ``now``, in UTC, and how many conditions stand.
+    """Return the alerts of a destination at ``now``, in UTC, and the number of standing conditions.
 
-    Those that stand end in ``lasts_ms``, those that are over ended when they did.
+    Standing alerts end in ``lasts_ms``, others at the end of their condition.
     """
     now_ms = int(now.timestamp() * 1000)
     standing: dict[tuple[str, str], list[tuple[int, Subject, MonitorStatus]]] = {}

@@ -155,7 +155,7 @@ class DestinationConfig(Strict):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The addresses to which events are posted; that of a webhook may be a secret."""
+        """The addresses to which events are posted; the address of a webhook may be a secret."""
         if self.alertmanager is not None:
             return tuple(base.rstrip("/") + "/api/v2/alerts" for base in self.alertmanager.urls)
         named = self.webhook and (self.webhook.url_file.held if self.webhook.url_file else self.webhook.url)

@@ -35,13 +35,14 @@ DESTINATION_HEADER = "stream-svt-destination"
 REASON_HEADER = "stream-svt-refused"
 POSITION_HEADER = "stream-svt-position"
 _LOG_EVERY = 20
-"""Of the failed attempts of an event, the first and then every 20th are logged."""
+"""Of an event's failed attempts, the first and then every 20th are logged."""
 LONGEST_REQUESTED_S = 3600.0
 """Longest wait in seconds that a receiver can ask for with Retry-After."""
 _CONFLICT = 409
 """Receivers answer Conflict if they have an event of this id already; every copy of an event has the same id."""
 _FINAL = frozenset({400, 413, 414, 415, 422, 431})
-"""Statuses that reject this request for good. Others have a cause that can be fixed: an address, a token, a limit."""
+"""Statuses that reject this request permanently. Other statuses have a cause that can be corrected: an address, a
+token, a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ def answer_of(status: int, retry_after: str | None) -> Answer:
 async def posting(destination: Destination) -> AsyncIterator[Post]:
     """Yield a function that posts to a destination once, and raises no error for anything that a receiver does.
 
-    Redirects are not followed: they would send the event and its signature to an address that nobody configured.
-    Proxies of the environment are not used, and cookies not kept. Only status and Retry-After of a response are
+    Redirects are not followed: they would send the event and its signature to an address outside the configuration.
+    Proxies of the environment are not used, and cookies are not kept. Only status and Retry-After of a response are
     read, so that a receiver cannot fill memory or log.
     """
     headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
@@ -106,7 +107,7 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
 HAND_OVER = 5.0
 """Seconds for open requests before partitions are handed over; the group waits for four times that."""
 _READ_MS = 50
-"""Longest wait for records, after which deliveries are committed: a longer wait repeats more after a crash."""
+"""Longest wait for records, after which deliveries are committed: after a crash, a longer wait repeats more."""
 _COMMIT_PAUSE = 0.2
 _BROKER_PAUSE = 1.0
 WINDOW = 1000
@@ -132,7 +133,7 @@ class Progress:
 
     @property
     def next(self) -> int:
-        """The offset to commit: the first that is not delivered."""
+        """The offset to commit: the first one that is not delivered."""
         return next(iter(self.undelivered), self.read)
 
 
@@ -325,7 +326,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     # Membership
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Start to deliver what is read; a partition without a committed position begins now, not at the first read."""
+        """Start to deliver read records; a partition without a committed position begins now, not at the first read."""
         for tp in assigned:
             async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the positions of {self.name}"):
                 committed = await self._consumer.committed(tp)
@@ -379,7 +380,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 else:
                     self.schedule(record, event, progress)
         for tp in self._consumer.assignment():
-            # The position also passes offsets that hold no record, such as the end of a transaction.
+            # The position also passes offsets without a record, such as the end of a transaction.
             with contextlib.suppress(IllegalStateError):
                 if self._consumer.last_stable_offset(tp) is None:
                     continue  # not fetched yet, so that it may have no position
@@ -388,7 +389,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     self._progress.setdefault(tp, Progress(position)).advance(position)
 
     async def _begin(self, tp: TopicPartition, lost: int | None) -> None:
-        """Begin where the configuration says, without a committed offset; or continue after record ``lost``."""
+        """Begin at `start_at` without a committed offset; or continue after record ``lost``."""
         doing = f"looking up the offsets of topic {tp.topic!r}"
         async with kafka.deadline(kafka.CALL_DEADLINE, doing):
             first = (await self._consumer.beginning_offsets([tp]))[tp]
@@ -413,7 +414,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._progress.setdefault(tp, Progress(begin)).advance(begin)
 
     def _note_poll(self) -> None:
-        """Note when the brokers last answered: ``getmany`` returns nothing, too, when they are unreachable."""
+        """Note the time of the brokers' last answer: ``getmany`` also returns no records when they are unreachable."""
         partitions = self._consumer.assignment()
         # A member without partitions sends no reads, and counts as answered now.
         answered = [self._consumer.last_poll_timestamp(tp) or 0 for tp in partitions]

@@ -21,19 +21,19 @@ from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType
 from stream_svt.plain_text import escaped
 
 STANDING = frozenset({EventType.EXHAUSTED, EventType.LIMITED, EventType.PAUSED, EventType.RUN_HALTED})
-"""Types whose events Alertmanager gets as alerts that stand, see `conditions`."""
+"""Types whose events Alertmanager gets as standing alerts (see `conditions`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request without its address. ``headers`` may hold a signature, so ``repr`` leaves it out."""
+    """A request without its address. ``headers`` may contain a signature, so ``repr`` omits them."""
 
     headers: Mapping[str, str] = field(repr=False)
     body: bytes
 
 
 def wants(config: DestinationConfig, event: AnyEvent) -> bool:
-    """Tell whether a destination gets an event by itself: its filters match, and no standing alert says it."""
+    """Return whether a destination gets an event by itself: its filters match, without a standing alert."""
     return (
         matches(event.data.monitor, config.monitors)
         and matches(event.data.dataset, config.datasets)
@@ -83,7 +83,7 @@ def alert_of(
     began_ms: int,
     ends_ms: int,
 ) -> dict[str, Any]:
-    """Return an alert for Alertmanager without annotations; labels of a subject without a text are left out."""
+    """Return an alert for Alertmanager without annotations; labels without a text are left out."""
     settings = destination.config.alertmanager
     labels = {"alertname": name, "severity": severity, **(settings.labels if settings else {})}
     # Alertmanager refuses an alert that ends before it starts, which could happen when clocks differ.
@@ -113,7 +113,7 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
 
 
 def _annotations(event: AnyEvent) -> dict[str, str]:
-    """Return the released fields as texts for people, without those that are None or empty; see `escaped`."""
+    """Return the released fields as texts for people, without empty ones and None; see `escaped`."""
     data, when = event.data, event.time.isoformat(timespec="milliseconds")
     notes: dict[str, Any] = {"event_id": event.id, "event_time": when, "run": data.run}
     if isinstance(data, Alert):

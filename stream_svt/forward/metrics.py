@@ -1,4 +1,4 @@
-"""Prometheus metrics of the forwarder: counts of released events and of what receivers answered."""
+"""Prometheus metrics of the forwarder: counts of released events and of receivers' answers."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ METRICS = (
 
 
 class Result(StrEnum):
-    """How an attempt ended; the values are labels of a metric.
+    """Outcome of an attempt; the values are labels of a metric.
 
-    The first in this order counts if receivers differ. Refused comes last: one that failed may accept the event later.
+    The first in this order counts if receivers differ. Refused comes last: a receiver that failed may accept the
+    event later.
     """
 
     ACCEPTED = "accepted"

@@ -1,4 +1,4 @@
-"""Posts the alerts that stand to Alertmanager, apart from the delivery of other alerts: neither waits for the other.
+"""Posts standing alerts to Alertmanager, independently of the delivery of other alerts.
 
 The alert topic is folded from its beginning, for the partitions that the destinations' groups gave to this process.
 """
@@ -30,13 +30,13 @@ _SLICE: Final = 500
 """Records folded between two yields to deliveries: a few milliseconds of work."""
 _READ_SECONDS: Final = 0.1
 _LEAST_PAUSE: Final = 1.0
-"""Least seconds between two posts to a destination, however often something changes."""
+"""Least seconds between two posts to a destination, however frequent the changes."""
 _PART: Final = 200
 """Largest number of alerts of a request."""
 
 
 class StandingAlerts:
-    """The conditions of the partitions that Alertmanager destinations have here, and their alerts."""
+    """The conditions of the partitions of Alertmanager destinations in this process, and their alerts."""
 
     def __init__(self, config: ForwardConfig, routes: Sequence[tuple[Route, Post]]) -> None:
         self._config = config

@@ -59,7 +59,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             signal.raise_signal(signal.SIGTERM)
 
     async def on_stop(self) -> None:
-        """Stop the worker, which publishes what is charged and leaves the group."""
+        """Stop the worker, which publishes charged events and leaves the group."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -70,7 +70,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
 
 def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
-    """Run a worker until a signal ends it and return the exit code; raise the error that ended it, or of a late stop.
+    """Run a worker until a signal ends it and return the exit code; raise its error, or the error of a late stop.
 
     ``reread`` reads the worker's file again.
     """

@@ -1,4 +1,4 @@
-"""A worker with its pages and the versions that it adopts, started and stopped in order by whatever hosts it."""
+"""A worker with its pages and the versions that it adopts, started and stopped in order by its host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HostedWorker:
         self._pages = pages
         self._adopting: asyncio.Task[None] | None = None
         self.ended: asyncio.Task[None] | None = None
-        """Task that ends with the worker, and raises what ended it."""
+        """Task that ends with the worker, and raises the error that ended it."""
 
     @classmethod
     def of(
@@ -46,14 +46,14 @@ class HostedWorker:
         return cls(worker, follow(config, config.cluster()), Pages.of(worker) if web else None)
 
     async def start(self) -> None:
-        """Serve the pages and begin to join the group; raise ConfigError where the address cannot be listened on."""
+        """Serve the pages and begin to join the group; raise ConfigError if it cannot listen on the address."""
         if self._pages is not None:
             await self._pages.open()
         self._adopting = asyncio.create_task(self._adopt_versions(), name="versions")
         self.ended = asyncio.create_task(self._run(self.worker.start(), self._adopting), name="worker")
 
     async def wait(self) -> None:
-        """Wait until the worker has ended, and raise what ended it; cancelling this does not stop the worker."""
+        """Wait until the worker has ended, and raise its error; cancelling this does not stop the worker."""
         if self.ended is not None:
             await asyncio.wait([self.ended])
             self.ended.result()
@@ -77,7 +77,7 @@ class HostedWorker:
                     log.critical("event=configuration_refused version=%d error=%r", version.number, reason)
 
     async def stop(self) -> None:
-        """Publish what is charged, leave the group, close the pages; raise StreamSvtError after `STOP_DEADLINE`."""
+        """Publish charged events, leave the group, close the pages; raise StreamSvtError after `STOP_DEADLINE`."""
         try:
             async with asyncio.timeout(STOP_DEADLINE):
                 if self._adopting is not None:

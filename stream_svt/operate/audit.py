@@ -41,7 +41,7 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     known = {state.shard: (spans[partitions[state.shard]][1], state.last_event) for state in states}
     audit = await audit_topic(cluster, alerts, config.spec.monitors, known)
     audit.unreadable += unreadable
-    # Where events are left, the number of the first one shows that others were deleted.
+    # If events are left, the number of the first one shows that others were deleted.
     for tp, (first, _) in spans.items():
         if first and not audit.last_sequence[tp.partition]:
             audit.truncated.add(tp.partition)
@@ -120,7 +120,7 @@ async def read_balances(
 
 
 def _partitioning(config: Config, shards: Iterable[ShardHistory]) -> Partitioning:
-    """Return where the datasets were, by the first event of each shard; as configured if there is none."""
+    """Return the partitioning of the datasets, from the first event of each shard; as configured without events."""
     begun = sorted({(one.partitions, one.partitioner) for one in shards if one.partitions})
     if len(begun) > 1:
         shown = ", ".join(f"{partitions} with {partitioner}" for partitions, partitioner in begun)
@@ -137,7 +137,7 @@ def _partitioning(config: Config, shards: Iterable[ShardHistory]) -> Partitionin
 
 
 async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[ShardHistory]:
-    """Read all alert partitions, uncommitted records included, and from the states which shards are closed."""
+    """Read all alert partitions, including uncommitted records, and from the states which shards are closed."""
     topic = config.topics.alerts
     doing = f"reading alert topic {topic!r}"
     counts = await kafka.partition_counts(cluster, doing)

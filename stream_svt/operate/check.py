@@ -1,6 +1,6 @@
 """Checks everything that a worker needs; changes nothing unless asked to, and writes no record.
 
-`stream_svt.operate.permissions` says how permissions are tried.
+See `stream_svt.operate.permissions` for the way in which permissions are tried.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHARDS_SHOWN: Final = 20
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _SAMPLE: Final = 200
-"""Newest records of a query topic whose partitions are looked at."""
+"""Newest records of a query topic whose partitions are compared."""
 
 
 def check_offline(config: Config) -> list[Finding]:
@@ -123,7 +123,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         try:
             findings += [one async for one in check(context)]
         except kafka.Denied as error:
-            if not any(one.subject == "permissions" for one in findings):  # else it is named already
+            if not any(one.subject == "permissions" for one in findings):  # otherwise it is named already
                 findings.append(problem("permissions", str(error)))
         except (BrokerError, ConfigError) as error:
             findings.append(problem("brokers", str(error)))
@@ -133,7 +133,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     """Create missing topics; return findings for created topics and for failures.
 
-    Creates none if one that exists has another number of partitions: with that number, all would be in the way.
+    Creates none if an existing topic has another number of partitions: all would then need another number.
     """
     doing = "creating topics"
     counts = await kafka.partition_counts(cluster, doing)
@@ -176,7 +176,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     copies = {"min.insync.replicas": "2"} if own.replication_factor >= 3 else {}
     # Brokers refuse, or delete early, records with a producer's timestamp that is far off.
     clock = {"message.timestamp.type": "LogAppendTime"}
-    # The service writes uncompressed records; see `advice` for why nobody else may compress theirs.
+    # The service writes uncompressed records; see `advice` for why other writers may not.
     small = {"compression.type": "uncompressed", **clock}
     safe = {"unclean.leader.election.enable": "false", **small, **copies}
     if topic in (own.state, own.config):
@@ -200,7 +200,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
 
 
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
-    """Check topic settings with which the service works, but not well."""
+    """Check topic settings that are allowed but not advisable."""
     own = config.topics
     state, alerts = (topology.settings.get(topic, {}) for topic in (own.state, own.alerts))
     weak = partial(note, "topics.state")
@@ -303,7 +303,7 @@ async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def _applied(context: CheckContext) -> AsyncIterator[Finding]:
-    """Tell whether the configuration differs from the version applied last, what would be removed, and what refused."""
+    """Compare the configuration with the version applied last: changes, removals, and refusals."""
     config, own = context.config, context.config.topics
     if not context.fits(own.alerts) or (applied := await context.applied()) is None:
         return
@@ -336,7 +336,7 @@ async def _released(context: CheckContext) -> AsyncIterator[Finding]:
     config, own = context.config, context.config.topics
     if not context.fits(own.alerts, own.state, own.config):
         return
-    # Before the states, which account for all events published before.
+    # Before the states, which include all events published before.
     shown = await read_facts(config, context.cluster)
     stored, applied = await context.states(), await context.applied()
     found = [
@@ -357,7 +357,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
         try:
             opened = sealing_of(config, cluster_id, shard).open(META, record)
         except UnreadableState as error:
-            # The worker's message, without its prefix and without what it says about parking.
+            # The worker's message, without its prefix and its end about parking.
             why = str(error).partition(": ")[2].removesuffix(" Nothing was changed.")
         else:
             if not config.sealing.keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:

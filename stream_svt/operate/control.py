@@ -1,10 +1,10 @@
 """Sends operators' commands to the shards, signed if a key is given, and waits for the replies.
 
-A command names the state of its shard and the number after that of the last command; every event of the shard has both.
-So a shard gets one command at a time, and of two commands with the same number only the first is carried out.
+A command names the state of its shard and the next number after the last command's; every event of the shard has
+both. So a shard gets one command at a time, and of two commands with the same number only the first is carried out.
 
-A command expires at a time of the brokers' clock, as is the time at which a shard comes to it: the clocks of operators
-and workers do not matter. Where the control topic or the state topic has the timestamps of producers, the clock of this
+A command expires by the brokers' clock, and so is the time at which a shard reads it: the clocks of operators and
+workers do not matter. Where the control topic or the state topic has the timestamps of producers, the clock of this
 machine, or of the worker, takes the place of the brokers'.
 """
 
@@ -47,11 +47,11 @@ MOST_NAMED = 48_000
 SHOWN_NAMES = 10
 _PATTERN = frozenset("*?[")
 MAX_LOOKBACK = 160_000
-"""Offsets before the end of an alert partition in which the newest event of a shard is searched."""
+"""Offsets before the end of an alert partition among which the newest event of a shard is searched."""
 
 
 class Addressed(NamedTuple):
-    """A command and its shard; ``lasts_ms`` after it is sent its effect ends, 0 for no end."""
+    """A command and its shard; its effect ends ``lasts_ms`` after it is sent, 0 for no end."""
 
     shard: int
     command: Command
@@ -59,9 +59,9 @@ class Addressed(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Reply of a shard; without one, ``accepted`` is None and ``message`` says what that means.
+    """Reply of a shard; without a reply, ``accepted`` is None and ``message`` explains this.
 
-    Of a command to many datasets, ``refused`` counts those on which it was not carried out.
+    ``refused`` counts the datasets on which a command to many was not carried out.
     """
 
     addressed: Addressed
@@ -100,7 +100,8 @@ def _require_declared(config: Config, names: Iterable[str], monitor: str) -> Non
 def for_datasets(config: Config, datasets: Sequence[str], command: Command) -> list[Addressed]:
     """Return one command for the datasets of each shard, or for each dataset if need be, or raise NotDeclared.
 
-    One that is not declared is a pattern as of a shell: ``web-*`` is every declared dataset whose name begins so.
+    A name that is not declared is a pattern like a shell's: ``web-*`` means every declared dataset whose name begins
+    with ``web-``.
     """
     names = list(chain.from_iterable(_matched(config, name) for name in dict.fromkeys(datasets)))
     _require_declared(config, names, command.monitor)
@@ -113,7 +114,7 @@ def for_datasets(config: Config, datasets: Sequence[str], command: Command) -> l
 
 
 def _matched(config: Config, name: str) -> list[str]:
-    """Return the names that a pattern matches; a name itself where it is none, or declared, or matches nothing."""
+    """Return the names that a pattern matches; the name itself if it is no pattern, is declared, or has no match."""
     spec = config.current
     if not _PATTERN.intersection(name) or spec.find(name) is not None:
         return [name]
@@ -234,7 +235,7 @@ def _now_ms() -> int:
 
 
 async def _brokers_ahead_ms(producer: AIOKafkaProducer, control: str, shard: int) -> int:
-    """Return how far the brokers' clock is ahead of this machine's, in milliseconds; 0 without log append time.
+    """Return by how many ms the brokers' clock is ahead of this machine's; 0 without log append time.
 
     Brokers return their time with a record; shards skip this one.
     """
@@ -319,7 +320,7 @@ class _Dialog:
         return self._begun
 
     def _answer_of_other(self, sent: Command, reply: Lifecycle) -> None:
-        """Say what the answer to another command means for the one sent, whose number it took."""
+        """Return the meaning of another command's answer for the sent command, whose number it used."""
         is_withdrawal = reply.detail.get("action") == Action.WITHDRAW
         if sent.action is Action.WITHDRAW and is_withdrawal:
             self._answer(str(reply.detail.get("message", "")), accepted=reply.reason == "accepted")
@@ -333,7 +334,7 @@ class _Dialog:
             self._answer(_OVERTAKEN, accepted=False)
 
     def all_replies(self) -> list[Reply]:
-        """Return a reply for each command, missing ones included."""
+        """Return a reply for each command, also for missing replies."""
         late, unsent = [], "not sent: the command before it was not answered"
         if self.sent is not None:
             late = [self._late(self.sent)]
@@ -346,7 +347,7 @@ class _Dialog:
         return self._replies + [Reply(one, None, message) for one, message in messages]
 
     def _late(self, sent: Command) -> str:
-        """Say what may still happen to a command without an answer."""
+        """Return the possible effects of a command without an answer, in words."""
         if self._begun:
             which = "the command before it" if sent.action is Action.WITHDRAW else "it"
             return (

@@ -1,4 +1,4 @@
-"""What `check` finds, from what it reads once: here, where configuration and states differ from the newest events."""
+"""Findings of `check` from data read once: differences of configuration and states from the newest events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream_svt.worker.ports import open_meta, stored_metas
 
 
 class Finding(NamedTuple):
-    """Result of one check: ok, a note about what may not be intended, or a problem that stops the service."""
+    """Result of one check: ok, a note about a possible mistake, or a problem that stops the service."""
 
     level: Literal["ok", "note", "problem"]
     subject: str
@@ -35,7 +35,7 @@ ok, note, problem = (partial(Finding, level) for level in ("ok", "note", "proble
 
 @dataclass
 class CheckContext:
-    """What checks look at: the configuration, the topics, and what several of them read, each once."""
+    """Input of the checks: the configuration, the topics, and data that several checks share and that is read once."""
 
     config: Config
     cluster: Cluster
@@ -44,7 +44,7 @@ class CheckContext:
     _states: dict[int, bytes] | None = None
 
     def fits(self, *topics: str) -> bool:
-        """Return whether topics have the number of partitions that the configuration says."""
+        """Return whether topics have the configured number of partitions."""
         return all(self.topology.partitions.get(topic) == self.config.topics.partitions for topic in topics)
 
     async def applied(self) -> Version | None:
@@ -65,7 +65,7 @@ class CheckContext:
 def differences(
     config: Config, shown: ApplicationFacts, *, version: tuple[int, str] = (0, "")
 ) -> Iterator[Finding]:
-    """Yield what the configuration declares otherwise than events show.
+    """Yield the declarations of the configuration that contradict events.
 
     ``version`` is number and digest of the version applied last.
     """
@@ -102,7 +102,7 @@ def _datasets(config: Config, shown: ApplicationFacts) -> Iterator[Finding]:
 
 
 def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, bool, str]]:
-    """Yield the key that a dataset declares otherwise than its ledger has it, whether that is refused, and how."""
+    """Yield each key of a dataset that differs from its ledger, whether it is refused, and the difference."""
     measure, kind = dataset.terms.kind.measure, KINDS.get(account.measure, dataset.terms.kind)
     if account.measure != measure:
         yield "measure", True, f"declares {measure}, its ledger is kept in {account.measure}"
@@ -120,7 +120,7 @@ def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterat
 def behind(
     config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: ApplicationFacts
 ) -> Iterator[Finding]:
-    """Yield the shards whose newest state, read after the events, does not account for these events."""
+    """Yield the shards whose newest state, read after the events, lacks these events."""
     for number, one in shown.shards.items():
         if not one.events or one.successor:
             continue

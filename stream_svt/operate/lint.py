@@ -1,6 +1,6 @@
-"""Examines the newest records of the query topics: what the service refuses, clamps or takes for the lower bound.
+"""Examines the newest records of the query topics for values that the service refuses, clamps or replaces by a bound.
 
-The result depends on values: it is for those who may read the query topics.
+The result depends on values: it is for readers of the query topics only.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
 OTHER_PARTITIONER = "other-partitioner"
-"""What is counted where records are on the partition of the other partitioner."""
+"""Kind of finding: records on the partition of the other partitioner."""
 NO_SERIES: Final = "no series"
-"""What is counted where queries lack the series that a monitor's mute, or the topic's layout, asks for."""
+"""Kind of finding: queries without the series that a monitor's mute or the topic's layout needs."""
 TWINS: Final = "twins"
-"""What is counted where a series looks like another one."""
+"""Kind of finding: a series that looks like another one."""
 MAX_KEYS: Final = 10
 """Undeclared keys that are compared with the names of datasets, one by one."""
 
@@ -71,7 +71,7 @@ _ADVICE = {
 
 
 class RecordLinter:
-    """Finds what is unusual in records of one query topic; repeated ids only if it ``keeps_ids``."""
+    """Finds unusual records of one query topic; repeated ids only if it ``keeps_ids``."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RecordLinter:
     def findings(self, partition: int, records: Sequence[Record]) -> Iterator[tuple[int, str]]:
         """Yield offset and kind of every finding in consecutive records of a partition, at least one.
 
-        A record may have several. ``advice`` says in words what a kind means.
+        A record may have several. ``advice`` explains a kind.
         """
         datasets = list(self._datasets(partition, records))
         index = DatasetIndex(
@@ -144,7 +144,7 @@ class RecordLinter:
                     yield offset, f"outside the bounds [{low}, {high}]"
 
     def _wrong_stamp(self, stamp: int) -> str | None:
-        """Return what is wrong with a timestamp, which is in milliseconds since 1970 where nothing is."""
+        """Return the problem of a timestamp, or ""; a valid one is in milliseconds since 1970."""
         if self._ids is None or _EARLIEST_MS <= stamp <= self._now_ms + _AHEAD_MS:
             return None  # without ids, these are no records of a topic yet
         for unit, (factor, divisor) in _UNITS.items():
@@ -153,7 +153,7 @@ class RecordLinter:
         return "ahead" if stamp > self._now_ms else "long ago"
 
     def advice(self, kind: str) -> str:
-        """Return what a kind of finding means, and what to change."""
+        """Return the meaning of a kind of finding, and its remedy."""
         if path := self.path_of(kind):
             effect = "the service takes the lower bound"
             if kind == NO_SERIES:
@@ -169,7 +169,7 @@ class RecordLinter:
         return said if self.layout is None else said.replace("'value'", f"field {self.layout.value}")
 
     def path_of(self, kind: str) -> str | None:
-        """Return the field of the layout that records lack, None for any other kind."""
+        """Return the field of the layout that records lack; None for other kinds."""
         if self.layout is None:
             return None
         return {"no value": self.layout.value, NO_SERIES: self.layout.series}.get(kind)
@@ -185,7 +185,7 @@ class RecordLinter:
         return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
 
     def _why(self, reason: str, key: bytes | None, partition: int) -> str:
-        """Return why a record is refused; a misrouted one may be where the other partitioner puts its key."""
+        """Return why a record is refused; a misrouted one may be on the partition of the other partitioner."""
         if reason == Reason.MISROUTED and self._partitioning.other.of(key or b"") == partition:
             return OTHER_PARTITIONER
         if reason == Reason.UNDECLARED and key is not None:
@@ -212,7 +212,7 @@ class RecordLinter:
 
 
 class Sample:
-    """Counts of what is unusual in records of one query topic, each with the position of its first record."""
+    """Counts of findings in records of one query topic, each with the position of its first record."""
 
     def __init__(
         self, spec: ApplicationSpec, topic: str, partitioning: Partitioning, schemas: Schemas | None = None
@@ -245,7 +245,7 @@ class Sample:
 
 
 def _example(kind: str, record: Record) -> str:
-    """Return what a record shows of a kind of finding that is not about its value, to append to the advice."""
+    """Return the part of a record that a kind of finding, other than of a value, adds to the advice."""
     if kind == Reason.UNDECLARED and record.key is not None:
         return f", such as key {shown(record.key)}"
     if kind == Reason.UNSUPPORTED_CONTENT_TYPE:
@@ -263,7 +263,7 @@ async def _request(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
 
 
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
-    """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
+    """Return the findings in the newest ``records`` of each query topic, evenly from its non-empty partitions."""
     found, doing = {}, "reading query topics"
     counts = await kafka.partition_counts(cluster, doing)
     schemas = SchemaRegistry(config.schema_registry)
@@ -289,7 +289,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
 async def _newest(
     reader: AIOKafkaConsumer, tp: TopicPartition, span: tuple[int, int], most: int, doing: str
 ) -> list[Record]:
-    """Return the newest records of a partition, from further back where offsets are markers, aborted or compacted."""
+    """Return the newest records of a partition, skipping markers, aborted and compacted offsets."""
     found: list[Record] = []
     for lookback in (most, 16 * most, 256 * most):
         start = max(span[0], span[1] - lookback)

@@ -1,4 +1,4 @@
-"""Tries what a worker needs permission for, without an effect.
+"""Tries the actions for which a worker needs permission, without an effect.
 
 - READ on a topic: a fetch.
 - WRITE on a topic: a transaction that a partition joins, without a record, and that is aborted. A record in an open
@@ -25,14 +25,14 @@ from stream_svt.kafka.clients import Cluster, Fenced
 
 @dataclass(slots=True)
 class Tried:
-    """What was allowed, what was not tried and why, and what was refused."""
+    """Allowed actions, actions that were not tried with the reason, and refused ones."""
 
     allowed: list[str] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     async def attempt(self, what: str, action: Awaitable[Any]) -> bool:
-        """Await an action, and note what came of it; return whether it was allowed."""
+        """Await an action and record its outcome; return whether it was allowed."""
         try:
             await action
         except Fenced:  # another `check` tries the same name
@@ -73,7 +73,7 @@ def _untried(config: Config, topology: Topology, topic: str) -> str:
         return "it is missing"
     limits = retention_of(topology.settings.get(topic, {}))
     if topic == config.topics.alerts and (limits or config.topics.allow_alert_retention):
-        # The end of a transaction takes an offset that no state accounts for: once retention has deleted all
+        # The end of a transaction takes an offset that no state includes: once retention has deleted all
         # events, a takeover would miss it.
         return "its events may be deleted, and a shard accounts for every offset"
     return ""

@@ -1,4 +1,4 @@
-"""Reads the reject topic, with what to do for each reason, and the record at a position of a query or control topic."""
+"""Reads the reject topic, with the remedy for each reason, and the record at a position of another topic."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     Refusal.UNKNOWN_KEY: f"add the key to section control, or {_SIGN}",
     Refusal.BAD_SIGNATURE: _SIGN,
 }
-"""What to do for each reason on the reject topic."""
+"""Remedy for each reason on the reject topic."""
 
 
 @dataclass(slots=True)
 class RejectCount:
-    """Records refused for one reason on a partition: how many, and time and offset of the last one refused."""
+    """Records refused for one reason on a partition: their number, and time and offset of the last one."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class RejectCount:
 
 @dataclass
 class Rejects:
-    """What was read of the reject topic: its groups, how many records, and how many older ones the limit left out.
+    """Content of the reject topic: groups, number of records, and number of older ones that the limit left out.
 
     ``unreadable`` counts records that no worker wrote.
     """
@@ -96,9 +96,9 @@ class Rejects:
 
 
 async def read_rejects(config: Config, cluster: Cluster, since_ms: int | None, limit: int) -> Rejects:
-    """Count the newest records of the reject topic: at most ``limit``, evenly from its partitions that have any.
+    """Count the newest records of the reject topic: at most ``limit``, evenly from its non-empty partitions.
 
-    ``since_ms`` leaves out those from before this time, in milliseconds since 1970.
+    Records before ``since_ms``, in milliseconds since 1970, are left out.
     """
     topic = config.topics.rejects
     doing, found = f"reading reject topic {topic!r}", Rejects({})
@@ -180,7 +180,7 @@ def lines_of(record: ConsumerRecord, most: int, spec: ApplicationSpec | None = N
 
 
 def _text(content: bytes | None) -> str:
-    """Return content on one line: text as it is but for control characters, other bytes as Python writes them."""
+    """Return content on one line: text with escaped control characters, other bytes as Python writes them."""
     if content is None:
         return "none"
     try:

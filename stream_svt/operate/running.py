@@ -1,4 +1,4 @@
-"""What `check` finds wrong with an application that runs: positions that the topics no longer hold, parked shards."""
+"""Findings of `check` about a running application: positions that the topics no longer have, parked shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS: Final = 3.0
 
 
 async def positions(context: CheckContext) -> AsyncIterator[Finding]:
-    """Compare the offsets and topic ids that shards have stored with the topics: where they differ, a shard parks.
+    """Compare the offsets and topic ids in the shards' states with the topics: a difference parks a shard.
 
     Query topics are those of the version applied last. States that cannot be opened are left out.
     """
@@ -136,7 +136,7 @@ async def shards(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def pages(config: Config, members: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what the status pages answer at the hosts of the group's members and at ``web.host``, by worker."""
+    """Return the answers of the status pages at the hosts of the group's members and at ``web.host``, by worker."""
     hosts = sorted({name.rpartition(" at ")[2] for name in members} | {config.web.host})
     answers = await asyncio.gather(*(asyncio.to_thread(_status, config, host) for host in hosts))
     return [*{answer["worker"]: answer for answer in answers if answer is not None}.values()]
@@ -154,10 +154,10 @@ def without_page(config: Config, members: int, answers: Iterable[Mapping[str, An
 
 
 def _status(config: Config, host: str) -> dict[str, Any] | None:
-    """Return the answer of a worker of this application, None without one."""
+    """Return the answer of a worker of this application, or None."""
     address = f"[{host}]" if ":" in host else host
     try:
-        # The pages are of machines of this application: no proxy is asked.
+        # The pages are on machines of this application: no proxy is used.
         answer = ask(f"http://{address}:{config.web.port}", SECONDS, proxy=False)
     except (OSError, ValueError):
         return None

@@ -1,7 +1,7 @@
 """Sends queries from JSON lines to a query topic, after the checks that a worker and `lint` make.
 
-Lines are sent in windows: all records of a window are acknowledged before the next one is sent, so that after an error
-it is known which lines are on the topic.
+Lines are sent in windows: all records of a window are acknowledged before the next window is sent. So after an error
+one can tell which lines are on the topic.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from stream_svt.wording import listed
 ACK_DEADLINE: Final = 30.0
 """Seconds in which the brokers must acknowledge a window."""
 WINDOW: Final = 2_000
-"""Most lines in a window."""
+"""Largest number of lines in a window."""
 DATASET: Final = "dataset"
 """Field of a line that names its dataset; it is not part of the query."""
 
 MAX_NOTES: Final = 20
-"""Most notes about lines that are sent."""
+"""Largest number of notes about lines that are sent."""
 
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
 
 
 class InvalidLine(StreamSvtError):
-    """A line is no query that a monitor would test as it is; neither it nor a later line was sent."""
+    """A line is not a query that a monitor would test unchanged; neither it nor a later line was sent."""
 
 
 @dataclass(slots=True)
 class SendProgress:
-    """Queries acknowledged, lines skipped, and the line to go on from.
+    """Acknowledged queries, skipped lines, and the line to continue from.
 
-    Of the lines from ``next_line`` to ``last_sent``, some may be on the topic: they were sent, and not acknowledged.
+    Lines from ``next_line`` to ``last_sent`` were sent and not acknowledged: some may be on the topic.
     """
 
     acknowledged: int = 0
@@ -68,7 +68,7 @@ class SendProgress:
 class _Window:
     """The lines of one window: records to send, with their numbers as offsets, and why others are invalid.
 
-    ``notes`` are about lines that are sent; each is told once by a reader.
+    ``notes`` are about lines that are sent; a reader gives each note once.
     """
 
     queries: list[OneRecord] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Window:
 
 
 class LineReader:
-    """Makes queries of lines, each a JSON object with its dataset in a field, unless ``dataset`` names that of all."""
+    """Makes queries of lines: JSON objects with their dataset in a field, unless ``dataset`` names one for all."""
 
     def __init__(self, config: Config, topic: str, dataset: str | None = None) -> None:
         self._linter = RecordLinter(config.spec, topic, config.partitioning)
@@ -155,7 +155,7 @@ class LineReader:
 
 
 async def windows(chunks: AsyncIterator[bytes], first: int) -> AsyncIterator[list[tuple[int, bytes]]]:
-    """Yield numbered lines from line ``first`` on, those of a chunk at once; blank ones are left out."""
+    """Yield numbered lines from line ``first`` on, the lines of a chunk at once; blank lines are left out."""
     rest, number = b"", 0
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -187,8 +187,8 @@ async def send_lines(
 ) -> None:
     """Send the queries in JSON lines to the partitions of their datasets, and wait until all are acknowledged.
 
-    ``progress`` says from which line to begin, and is kept up to date; ``report`` gets number and problem of every
-    invalid line that is skipped, ``note`` what may not be intended in lines that are sent, each once.
+    ``progress`` has the line to begin with, and is kept up to date. ``report`` gets number and problem of every
+    skipped invalid line, ``note`` each possible mistake in the sent lines once.
 
     Raises:
         InvalidLine: Without ``skip``: a line is invalid. All lines before it were sent and acknowledged.

@@ -21,7 +21,7 @@ _HEAD: Final = """\
 
 
 class Acl(NamedTuple):
-    """What a user may do with one resource; ``prefixed`` means all whose names begin so."""
+    """Permissions of a user on one resource; ``prefixed``: on all resources whose names begin with ``name``."""
 
     kind: str
     name: str
@@ -66,8 +66,8 @@ def grants(config: Config) -> dict[str, list[Acl]]:
 def resources(config: Config) -> Iterator[dict[str, Any]]:
     """Yield a KafkaTopic for each topic of the application, and a KafkaUser for each role.
 
-    The worker's user is `kafka.username` where that is a name for Kubernetes. Cluster and namespace are taken from the
-    name of Strimzi's bootstrap service.
+    The worker's user is `kafka.username` if that is a valid name in Kubernetes. Cluster and namespace are taken from
+    the name of Strimzi's bootstrap service.
     """
     found = _BOOTSTRAP.match(config.kafka.bootstrap_servers[0])
     labels = {"strimzi.io/cluster": found["cluster"] if found else "CLUSTER"}
@@ -95,7 +95,7 @@ def resources(config: Config) -> Iterator[dict[str, Any]]:
 
 
 def kubernetes_name(name: str) -> str:
-    """Return a name as one for Kubernetes; one that is changed ends in a digest, so that no two become the same.
+    """Return a valid name in Kubernetes; a changed name ends in a digest, so that names stay different.
 
     >>> kubernetes_name("shop.state"), kubernetes_name("Shop_A")
     ('shop.state', 'shop-a-5de33ab2')

@@ -49,7 +49,7 @@ async def predecessor(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def move(context: CheckContext) -> AsyncIterator[Finding]:
-    """Yield what a successor goes on with when it starts for the first time, and what nobody watches then."""
+    """Yield what a successor continues with at its first start, and datasets that no monitor watches then."""
     config, topology = context.config, context.topology
     if not config.spec.carried.application or await context.states():
         return
@@ -81,7 +81,7 @@ async def move(context: CheckContext) -> AsyncIterator[Finding]:
 async def _positions(
     cluster: Cluster, topic: str, stopped: dict[int, int], known: Mapping[str, str]
 ) -> Finding:
-    """Compare where an earlier application stopped, by partition, with what a topic holds, and its ``known`` id."""
+    """Compare the positions of an earlier application, by partition, with a topic's records and ``known`` id."""
     doing = f"reading the offsets of topic {topic!r}"
     ids = await kafka.read_topic_ids(cluster, [topic], doing)
     remedy = (

@@ -25,7 +25,7 @@ from stream_svt.worker import metrics
 from stream_svt.worker.worker import Worker
 
 CACHE_SECONDS = 1.0
-"""Seconds for which a page that takes long to make is served again."""
+"""Seconds for which a slow page is cached."""
 CONNECTIONS = 256
 """Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
 IDLE = 75.0
@@ -101,7 +101,7 @@ class MonitorLine(msgspec.Struct):
 
 
 class About(msgspec.Struct, kw_only=True):
-    """The worker without the datasets: small however many there are."""
+    """The worker without the datasets: small whatever their number."""
 
     application: Annotated[str, Meta(description="Its name.")]
     version: Annotated[str, Meta(description="Version of stream-svt.")]
@@ -121,14 +121,14 @@ class About(msgspec.Struct, kw_only=True):
 
 
 class WorkerStatus(About, kw_only=True):
-    """The worker, and the datasets it owns of the first ones declared."""
+    """The worker, and its datasets among the first declared ones."""
 
     datasets_declared: Annotated[int, Meta(description="Number of datasets in the application.")]
     datasets: Annotated[list[DatasetView], Meta(description="Datasets of its shards, as of the last commit.")]
 
 
 def status(worker: Worker) -> WorkerStatus:
-    """Return the worker's shards and monitors, and the datasets it owns of the first ones declared."""
+    """Return the worker's shards and monitors, and its datasets among the first declared ones."""
     views = {name: view for one in worker.statuses() for name, view in one.views.items()}
     spec = worker.workload.spec
     return WorkerStatus(
@@ -139,7 +139,7 @@ def status(worker: Worker) -> WorkerStatus:
 
 
 def about(worker: Worker) -> About:
-    """Return the same without the datasets."""
+    """Return the status without the datasets."""
     spec, fault, config = worker.workload.spec, worker.outside, worker.config
     return About(
         application=spec.application,
@@ -181,7 +181,7 @@ def live(worker: Worker) -> Response:
 
 
 def ready(worker: Worker) -> Response:
-    """Return whether all owned shards are open or parked, and the keys open all others: a standby needs them, too."""
+    """Return whether all owned shards are open or parked, and the keys open all others, as a standby needs."""
     if worker.ready:
         return Response(text="ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
@@ -277,7 +277,7 @@ class Pages:
         return cls(application(worker, overview or Overview(worker)), web.host, web.port, source)
 
     async def open(self) -> None:
-        """Listen on the address; raise ConfigError where that is not possible."""
+        """Listen on the address; raise ConfigError if that is not possible."""
         host, port = self._address
         await self._runner.setup()
         try:

@@ -1,7 +1,7 @@
 """Data of the status page: budgets of the whole application, and the newest released events.
 
-The alert topic is read while the page is requested and a little longer, committed records only: the page shows only
-what is charged, durable and published. The history read and the number of events kept are bounded.
+Committed records of the alert topic are read while the page is requested and a little longer: the page shows only
+charged, durable and published events. The length of the history and the number of kept events are bounded.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _DOING = "reading the alerts"
 class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
-    Under zCDP only the limit bounds how often a guess is right: the amount spent so far is no bound by itself, because
-    later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
+    Under zCDP only the limit bounds the probability of a right guess: the amount spent so far is no bound by itself,
+    because later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
     """
 
     dataset: Annotated[str, Meta(description="Its name.")]
@@ -86,7 +86,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
 class StatusSnapshot(ReleasedStatus):
     """State of all datasets from their events; this worker's committed accounts take precedence.
 
-    ``complete`` tells whether all events ever released are included.
+    ``complete``: whether all events ever released are included.
     """
 
     def __init__(self, spec: ApplicationSpec, *, complete: bool = False) -> None:
@@ -102,7 +102,7 @@ class StatusSnapshot(ReleasedStatus):
         super().__init__(budgets, covers)
 
     def add(self, record: Any) -> None:  # noqa: ANN401
-        """Fold a record of the alert topic, and keep its event; skip one that is no event."""
+        """Fold a record of the alert topic and keep its event; skip other records."""
         try:
             if len(value := record.value or b"") > MAX_EVENT_BYTES:
                 raise msgspec.DecodeError("too large for an event")
@@ -145,7 +145,7 @@ class StatusSnapshot(ReleasedStatus):
         )
 
     def _outlook(self, dataset: DatasetSpec, account: Budget | DatasetView, now: float) -> Exhaustion | None:
-        """Return when a budget ends at its pace, but not before `max_runs` lets it end."""
+        """Return when a budget ends at its pace, but not before `max_runs` permits."""
         budget, left = self.budgets[dataset.name], max(account.limit - account.spent, 0.0)
         found = exhaustion(budget.charges, left, now)
         if found is None:
