@@ -9,8 +9,9 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,53 +104,41 @@ class Night(Scene):
 
 @dataclass
 class AlertScan:
-    """What was seen: each part as the page would say it, and which of them still stood after their ends."""
+    """What was seen: each part as the page would say it, and what alerted after all had ended."""
 
     rows: dict[str, Told] = field(default_factory=dict)
     texts: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
-    ends: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
-def seen(broker, debian_program, tmp_path_factory) -> Iterator[AlertScan]:
+def seen(broker, debian_program, tmp_path_factory) -> AlertScan:
     directory: Path = tmp_path_factory.mktemp("night")
-    programs = [debian_program(name) for name in ("prometheus", "prometheus-alertmanager")]
     servers = broker.bootstrap_servers
     night = Night(servers, Topics(servers).name("night"), directory=directory)
-    (directory / "rules").mkdir()
     (directory / "posted").mkdir()
     file, forward_port = night.write(), free_port()
-    ports = [night.ports[file], forward_port]
-    rules = alertmanager_config(directory, "http://127.0.0.1:1/")
+    program, config = debian_program("prometheus-alertmanager"), alertmanager_config(directory)
     with (
-        Alertmanager(programs[1], rules, directory / "rules") as of_rules,
-        Alertmanager(programs[1], rules, directory / "posted") as of_forwarder,
-        Prometheus(
-            programs[0], prometheus_config(directory, ports, of_rules.address), directory
-        ) as prometheus,
+        Alertmanager(program, config, directory) as ruled,
+        Alertmanager(program, config, directory / "posted") as posted,
     ):
+        watching = prometheus_config(directory, [night.ports[file], forward_port], ruled.address)
         path = directory / "forward.yaml"
         path.write_text(
             f'kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
             f"topic: {night.application}.alerts\n"
-            f"destinations: [{{name: pager, alertmanager: {{urls: ['{of_forwarder.url}'], renew: 1s}}}}]\n"
+            f"destinations: [{{name: pager, alertmanager: {{urls: ['{posted.url}'], renew: 1s}}}}]\n"
         )
-        night_seen = AlertScan()
-        forwarder = path, forward_port
-        asyncio.run(_play(night, file, forwarder, of_rules, of_forwarder, prometheus, night_seen))
-        yield night_seen
+        forwarder = partial(Forwarder, path, forward_port, path.with_suffix(".log"))
+        with Prometheus(debian_program("prometheus"), watching, directory):
+            return asyncio.run(_play(night, file, forwarder, ruled, posted))
 
 
 async def _play(
-    night: Night,
-    file: Path,
-    forwarder: tuple[Path, int],
-    of_rules: Alertmanager,
-    of_forwarder: Alertmanager,
-    prometheus: Prometheus,
-    found: AlertScan,
-) -> None:
+    night: Night, file: Path, forwarder: Callable[[], Forwarder], ruled: Alertmanager, posted: Alertmanager
+) -> AlertScan:
+    found = AlertScan()
     async with night.on_stage():
         await create_topics(night.servers, {f"{night.application}.none": 2})
         worker = night.serve(file=file)
@@ -164,7 +153,7 @@ async def _play(
         lost = next(offset for place, offset in ends.items() if place.partition == 1)
         await night.delete_before("counts", lost, 1)
         worker = night.serve(file=file)
-        night.services.append(Forwarder(*forwarder, forwarder[0].with_suffix(".log")))
+        night.services.append(forwarder())
         await worker.until(lambda: 0 in worker.shards())
         for part in ("exhausted", "limited", "stopped"):
             await night.send(NAMES[part], HIGH, HIGH, HIGH)
@@ -175,8 +164,7 @@ async def _play(
 
         def rows() -> dict[str, Told]:
             return {
-                part: _row(part, worker.status(), of_rules.alerts(), of_forwarder.alerts(), found)
-                for part in NAMES
+                part: _row(part, worker.status(), ruled.alerts(), posted.alerts(), found) for part in NAMES
             }
 
         expected = {part: told()[row] for row, part in ROWS.items()}
@@ -188,7 +176,7 @@ async def _play(
         await _end(night, worker, file)
 
         def standing() -> set[str]:
-            alerts = [*of_rules.alerts(), *of_forwarder.alerts()]
+            alerts = [*ruled.alerts(), *posted.alerts()]
             return {part for part in NAMES for alert in alerts if _concerns(alert, part)}
 
         try:
@@ -196,6 +184,7 @@ async def _play(
         except AssertionError:
             assert worker.alive, worker.log
         found.left = standing()
+    return found
 
 
 async def _end(night: Night, worker: Any, file: Path) -> None:

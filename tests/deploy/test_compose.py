@@ -32,20 +32,19 @@ MONITORS = ROOT / "deploy" / "compose" / "monitors.yaml"
 MAKE_SECRETS = ROOT / "deploy" / "compose" / "make-secrets"
 
 
-# Who owns a directory of an image, and so a volume on it: a new volume takes owner and mode of the image's directory,
-# and is root's where the image has none. By image without its version, directory: (uid, gid), and who says so.
 OWNED = {
-    # apache/kafka, docker/jvm/Dockerfile: adduser ... appuser (the first, 1000);
-    # chown appuser:appuser -R /usr/logs /opt/kafka /mnt/shared/config; chown appuser:root -R /var/lib/kafka ...
-    # The release has no /opt/kafka/logs.
-    "apache/kafka": {"/var/lib/kafka/data": (1000, 0), "/opt/kafka/config": (1000, 1000)},
-    # prometheus/prometheus, Dockerfile: chown -R nobody:nobody /etc/prometheus /prometheus
+    "apache/kafka": {
+        "/var/lib/kafka/data": (1000, 0),
+        "/opt/kafka/config": (1000, 1000),
+    },  # no /opt/kafka/logs
     "prom/prometheus": {"/prometheus": (65534, 65534)},
-    # prometheus/alertmanager, Dockerfile: chown -R nobody:nobody etc/alertmanager /alertmanager
     "prom/alertmanager": {"/alertmanager": (65534, 65534)},
-    # grafana/grafana, Dockerfile: GF_UID=472, GF_GID=0; chown -R "grafana:$GF_GID_NAME" "$GF_PATHS_DATA" ...
     "grafana/grafana": {"/var/lib/grafana": (472, 0)},
 }
+"""Owner and group of directories in images, as their Dockerfiles say.
+
+A new volume takes owner and mode of the image's directory, and is root's where the image has none.
+"""
 
 
 def mounts(service: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -149,23 +148,18 @@ def test_what_is_mounted_exists():
         assert (ROOT / place).exists() if place.startswith(".") else place in COMPOSE["volumes"], place
 
 
-def test_one_service_builds_the_image_and_the_others_start_after_it():
-    assert [name for name, service in SERVICES.items() if "build" in service] == ["apply"]
-    assert (SERVICES["apply"]["build"], SERVICES["apply"]["pull_policy"]) == (".", "build")
+def test_the_image_is_built_once_then_topics_are_made_then_workers_start_then_queries_come():
+    def waits(name: str) -> dict[str, str]:
+        return {other: how["condition"] for other, how in SERVICES[name].get("depends_on", {}).items()}
 
     def after(name: str) -> set[str]:
-        first = set(SERVICES[name].get("depends_on", {}))
-        return first.union(*map(after, first))
+        return set(waits(name)).union(*map(after, waits(name)))
 
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["apply"]
+    assert (SERVICES["apply"]["build"], SERVICES["apply"]["pull_policy"]) == (".", "build")
     for name in set(OURS) - {"apply"}:
         assert SERVICES[name]["pull_policy"] == "never"
         assert "apply" in after(name)
-
-
-def test_topics_come_before_workers_and_workers_before_queries():
-    def waits(name: str) -> dict[str, str]:
-        return {other: how["condition"] for other, how in SERVICES[name]["depends_on"].items()}
-
     assert waits("apply") == {"kafka": "service_healthy"}
     for worker in WORKERS:
         assert waits(worker) == {"apply": "service_completed_successfully"}

@@ -16,7 +16,6 @@ import yaml
 
 from deploy.grafana.dashboards import pages
 from tests.support.grafana import Asked, expressions, load, lookup, panels, substituted, variables
-from tests.support.http_server import receiving
 from tests.support.observed import (
     PARTITIONS,
     RHO,
@@ -62,20 +61,16 @@ class Observed:
     """The run, when it is over: Prometheus and Alertmanager go on answering about it.
 
     Attributes:
-        spent, exhausted: What the workers said at the end: of each dataset, and which monitors had no budget
-            on `SMALL`.
-        received, held: The alerts that Alertmanager passed on to its webhook, and those that it had at the
-            end.
+        spent: What the workers said at the end, of each dataset.
+        held: The alerts that Alertmanager had at the end.
     """
 
     fleet: Fleet
     prometheus: Prometheus
     alertmanager: Alertmanager
-    received: list[dict[str, Any]]
     began: float = field(default_factory=time.time)
     ended: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
-    exhausted: set[str] = field(default_factory=set)
     held: list[dict[str, Any]] = field(default_factory=list)
 
     def ask(self, asked: Asked, choice: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -115,10 +110,6 @@ class Observed:
         """Return the names of the alerts that Alertmanager has now."""
         return {alert["labels"]["alertname"] for alert in self.alertmanager.alerts()}
 
-    def posted(self, name: str) -> list[dict[str, Any]]:
-        """Return the alerts of this name that Alertmanager passed on."""
-        return [alert for alert in self.received if alert["labels"]["alertname"] == name]
-
 
 @pytest.fixture(scope="module")
 def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
@@ -127,13 +118,12 @@ def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
     servers = broker.bootstrap_servers
     fleet = Fleet(servers, Topics(servers).name("observed"), directory=directory)
     with (
-        receiving("/") as (webhook, received),
-        Alertmanager(programs[1], alertmanager_config(directory, f"{webhook}/"), directory) as alertmanager,
+        Alertmanager(programs[1], alertmanager_config(directory), directory) as alertmanager,
         Prometheus(
             programs[0], prometheus_config(directory, fleet.all_ports, alertmanager.address), directory
         ) as prometheus,
     ):
-        run = Observed(fleet, prometheus, alertmanager, received)
+        run = Observed(fleet, prometheus, alertmanager)
         asyncio.run(_run(run))
         yield run
 
@@ -163,20 +153,19 @@ async def _run(run: Observed) -> None:
             f'count(stream_svt:budget_exhaustion:seconds{{application="{fleet.application}", bound="late"}})'
         )
         await until(seen(projected, len(fleet.names) - 1), 60)
-        await until(lambda: run.posted("MonitorExhausted"), 60)
         await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60)
-        await until(lambda: run.held_names() >= EXPECTED, 30)
+        await until(lambda: run.held_names() >= EXPECTED, 60)
         await until(seen(DELIVERED), 30)
         feed.cancel()
         await until(lambda: _is_settled(first, second), 30)
         await asyncio.sleep(4 * SCRAPE)
         run.ended = time.time()
         run.held = run.alertmanager.alerts()
-        for dataset in (one for worker in (first, second) for one in worker.status()["datasets"]):
-            run.spent[dataset["dataset"]] = dataset["spent"]
-            if dataset["dataset"] == SMALL:
-                monitors = dataset["monitors"]
-                run.exhausted = {one["monitor"] for one in monitors if one["state"] == "exhausted"}
+        run.spent = {
+            dataset["dataset"]: dataset["spent"]
+            for worker in (first, second)
+            for dataset in worker.status()["datasets"]
+        }
 
 
 def _is_settled(*workers: Service) -> bool:
@@ -222,28 +211,7 @@ def test_every_rule_is_evaluated_and_every_record_has_data(observed):
     assert without == []
 
 
-def test_alertmanager_has_the_alert_of_a_spent_budget_and_passes_it_on(observed):
-    assert observed.exhausted
-    for alerts in (observed.held, observed.received):
-        found = {
-            alert["labels"]["monitor"]: alert
-            for alert in alerts
-            if (alert["labels"]["alertname"], alert["labels"].get("dataset")) == ("MonitorExhausted", SMALL)
-        }
-        assert set(found) >= observed.exhausted
-        for monitor in observed.exhausted:
-            assert found[monitor]["labels"] == {
-                "alertname": "MonitorExhausted",
-                "application": observed.fleet.application,
-                "dataset": SMALL,
-                "monitor": monitor,
-                "severity": "page",
-            }
-            assert SMALL in found[monitor]["annotations"]["summary"]
-            assert found[monitor]["annotations"]["runbook_url"].endswith("#monitorexhausted")
-
-
-def test_released_alerts_reach_the_same_alertmanager(observed):
+def test_released_alerts_reach_the_alertmanager_of_the_rules(observed):
     released = [one for one in observed.held if one["labels"]["alertname"] == "AboveThreshold"]
     assert {one["labels"]["dataset"] for one in released} & set(observed.fleet.names)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import yaml
 from stream_svt.forward.event import request_of
 from tests.support.alerts import alert
 from tests.support.forwarding import destination, event_of
-from tests.support.http_server import serving
+from tests.support.http_server import Posted, receiving
 from tests.support.keys import write_secrets
 from tests.support.prometheus import DEPLOY, Alertmanager, tool
 
@@ -26,8 +24,6 @@ pytestmark = [pytest.mark.debian, pytest.mark.loopback]
 RECEIVERS = DEPLOY / "receivers"
 SECRETS = "/etc/alertmanager/secrets"
 PRODUCTS = sorted(path.stem for path in RECEIVERS.glob("*.yml"))
-Posted = list[tuple[str, dict[str, str], dict[str, Any]]]
-"""Path, headers and body of each request."""
 OPERATIONS = {
     "labels": {"alertname": "CommitFailures", "severity": "ticket", "application": "retail-watch"},
     "annotations": {"summary": "Commits of retail-watch fail", "description": "Each is tried again."},
@@ -47,33 +43,12 @@ def hurried(route: dict[str, Any]) -> None:
         hurried(inner)
 
 
-@contextmanager
-def product(answer: int = 202) -> Iterator[tuple[str, Posted]]:
-    """Stand in for a product; yields its address, and all that was posted so far."""
-    posted: Posted = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            posted.append((self.path, dict(self.headers), body))
-            self.send_response(answer)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"ok")
-
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
-
-    with serving(Handler) as port:
-        yield f"http://127.0.0.1:{port}", posted
-
-
 @pytest.fixture
-def sent(debian_program, tmp_path) -> Callable[[str], Posted]:
-    """Return what a product gets of an alert of a series and of an operations' alert, which then ends."""
+def sent(debian_program, tmp_path) -> Callable[[str], list[Posted]]:
+    """Return the requests to a product for an alert of a series, and for an operations' alert, which then ends."""
 
-    def run(name: str, series: str = "milk") -> Posted:
-        with product(200 if name == "slack" else 202) as (address, posted):
+    def run(name: str, series: str = "milk") -> list[Posted]:
+        with receiving(200 if name == "slack" else 202) as (address, posted):
             config = yaml.safe_load(assembled(name).replace(SECRETS, str(tmp_path)))
             hurried(config["route"])
             config["global"] = {"pagerduty_url": f"{address}/v2/enqueue", "opsgenie_api_url": f"{address}/"}

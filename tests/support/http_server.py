@@ -8,7 +8,12 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class _Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Log nothing."""
 
 
 @contextlib.contextmanager
@@ -32,35 +37,37 @@ def serving(
 def answering(path: str, answer: dict[str, Any]) -> Iterator[int]:
     """Answer who asks for a path with the ``code`` and ``body`` that stand there then; yields the port."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(_Quiet):
         def do_GET(self) -> None:
             self.send_response(answer["code"] if self.path == path else 404)
             self.end_headers()
             self.wfile.write(answer["body"])
 
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
-
     with serving(Handler) as port:
         yield port
 
 
-@contextlib.contextmanager
-def receiving(path: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Take alerts posted to a path, a list of them or a webhook's; yields the server and all alerts so far."""
-    posted: list[dict[str, Any]] = []
+class Posted(NamedTuple):
+    """A request, and the JSON in it."""
 
-    class Handler(BaseHTTPRequestHandler):
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@contextlib.contextmanager
+def receiving(code: int = 200) -> Iterator[tuple[str, list[Posted]]]:
+    """Answer whatever is posted with ``code``; yields the server's address, and all that was posted so far."""
+    posted: list[Posted] = []
+
+    class Handler(_Quiet):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path == path:
-                posted.extend(body if isinstance(body, list) else body["alerts"])
-            self.send_response(200 if self.path == path else 404)
-            self.send_header("Content-Length", "0")
+            posted.append(Posted(self.path, dict(self.headers), body))
+            self.send_response(code)
+            self.send_header("Content-Length", "2")
             self.end_headers()
-
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            self.wfile.write(b"ok")
 
     with serving(Handler) as port:
         yield f"http://127.0.0.1:{port}", posted
