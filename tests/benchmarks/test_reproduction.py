@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,37 +22,41 @@ PAGE = reproduction.DOCS / "reproduction.md"
 FILES = reproduction.DOCS / "reproduction"
 
 
-def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(exponential_noise, "EPSILONS", ("1",))
-    shutil.copy(PAGE, tmp_path)
-    reproduction.main(["--trials", "0.0001", "--docs", str(tmp_path)])
-    printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
+TRIALS = ["--trials", "0.0001"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+    """Return where the command writes with few trials, and what it prints; the tracked files stay as they are."""
+    place, printed = tmp_path_factory.mktemp("made"), StringIO()
+    before = {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())}
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
+        patched.setattr(exponential_noise, "EPSILONS", ("1",))
+        patched.setattr(tempfile, "tempdir", str(place))
+        reproduction.main(TRIALS)
+    assert {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())} == before
+    [docs] = place.glob("stream-svt-reproduction-*")
+    return docs, dict(line.split(" ") for line in printed.getvalue().splitlines())
+
+
+def test_the_command_measures_draws_and_fills_the_page(made):
+    docs, printed = made
     claims = sum(len(report.claims) for report in reproduction.REPORTS.values())
     assert int(printed["reproduction.claims"]) == claims
-    page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
+    page = (docs / "reproduction.md").read_text(encoding="utf-8")
     assert sum(page.count(f"- **{verdict}**") for verdict in Verdict) == claims
-    tables = {file.stem for file in (tmp_path / "reproduction").glob("*.csv")}
+    tables = {file.stem for file in (docs / "reproduction").glob("*.csv")}
     assert tables == set(reproduction.MEASUREMENTS)
     assert {file.name for file in FILES.iterdir()} == {
-        file.name for file in (tmp_path / "reproduction").iterdir()
+        file.name for file in (docs / "reproduction").iterdir()
     }
 
 
-@pytest.mark.parametrize("options", [["--trials", "0.0001"], ["--trials", "0.0001", "--seed", "2"]])
-def test_other_trials_leave_the_tracked_figures_alone(options, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(exponential_noise, "EPSILONS", ("1",))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())}
-    reproduction.main(options)
-    assert {file: file.read_bytes() for file in (PAGE, *FILES.iterdir())} == before
-    [made] = tmp_path.glob("stream-svt-reproduction-*")
-    assert {file.name for file in (made / "reproduction").iterdir()} == {
-        file.name for file in FILES.iterdir()
-    }
-    assert str(made) in capsys.readouterr().err
-    for refused in (["--docs", str(reproduction.DOCS)], ["--no-measuring"]):
-        with pytest.raises(SystemExit):
-            reproduction.main([*options, *refused])
+@pytest.mark.parametrize("options", [TRIALS, ["--seed", "2"]])
+@pytest.mark.parametrize("refused", [["--docs", str(reproduction.DOCS)], ["--no-measuring"]])
+def test_the_tracked_files_hold_the_usual_trials_of_the_usual_seed_only(options, refused):
+    with pytest.raises(SystemExit):
+        reproduction.main([*options, *refused])
 
 
 def test_the_committed_page_says_what_the_committed_files_say():
@@ -64,21 +70,19 @@ def test_the_committed_page_says_what_the_committed_files_say():
     assert max(figure.stat().st_size for figure in figures) < 150_000
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(tmp_path):
+def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(made, tmp_path):
     names = ("ding-adaptive", "ding-merges")
-    made = []
-    for name in ("first", "again"):
-        directory = tmp_path / name
-        directory.mkdir()
-        tables = {key: reproduction.MEASUREMENTS[key](Effort(scale=0.0001)) for key in names}
-        for table in tables.values():
-            table.write(directory)
-        reproduction.REPORTS["ding"].draw(tables, directory)
-        made.append({file.name: file.read_bytes() for file in sorted(directory.iterdir())})
-    assert made[0] == made[1]
-    assert len(made[0]) == 4
+    for name in names:
+        reproduction.MEASUREMENTS[name](Effort(scale=0.0001)).write(tmp_path)
+    reproduction.REPORTS["ding"].draw({name: read(tmp_path, name) for name in names}, tmp_path)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 4
+    assert [one.read_bytes() for one in files] == [
+        (made[0] / "reproduction" / one.name).read_bytes() for one in files
+    ]
+    before = (tmp_path / "ding-merges.csv").read_bytes()
     reproduction.MEASUREMENTS["ding-merges"](Effort(scale=0.0001, seed=2)).write(tmp_path)
-    assert (tmp_path / "ding-merges.csv").read_bytes() != made[0]["ding-merges.csv"]
+    assert (tmp_path / "ding-merges.csv").read_bytes() != before
 
 
 def test_measurements_medians_and_paired_ratios_come_with_their_standard_errors():
