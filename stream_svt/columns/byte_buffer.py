@@ -25,8 +25,6 @@ _HIGHEST: Final = np.uint64(56)
 _AT_ONCE: Final = 1 << 17
 _LARGEST_CHARACTER: Final = 4
 _STEP: Final = 16
-_NEAR: Final = 64
-"""Distance up to which it is counted in steps."""
 _EIGHT: Final = np.uint64(8)
 
 
@@ -36,7 +34,7 @@ class ByteBuffer:
     def __init__(self, *parts: bytes | memoryview) -> None:
         self.text = b"".join([_MARGIN_TEXT, *parts, _MARGIN_TEXT])
         self.characters = np.frombuffer(self.text, np.uint8)
-        self._known: dict[int, tuple[Words, Integers]] = {}
+        self._marked_bytes: dict[int, Integers] = {}
 
     def words(self, at: Integers, count: int = 1) -> Words:
         """Return `words_at` some indexes."""
@@ -75,25 +73,12 @@ class ByteBuffer:
     def distance(self, marks: Mask, at: Integers, *, backwards: bool = False) -> Integers:
         """Return how many bytes from each index on, or before it, have no mark; the margins have some."""
         found, is_open = self.near(marks, at, backwards=backwards)
-        rows = np.flatnonzero(is_open)
-        for passed in range(_STEP, _NEAR, _STEP):
-            if not len(rows):
-                break
-            more, is_open = self.near(
-                marks, at[rows] + (-passed if backwards else passed), backwards=backwards
-            )
-            found[rows] += more
-            rows = rows[is_open]
-        if len(rows):
-            far = _before if backwards else _behind
-            found[rows] = far(*self._words_with(marks), at[rows])
-        return found
-
-    def _words_with(self, marks: Mask) -> tuple[Words, Integers]:
-        """Return the whole words of eight bytes, a view of ``marks``, and the indexes of those with some."""
-        if (found := self._known.get(id(marks))) is None:
-            words = marks[: len(marks) & -8].view(np.uint64)
-            found = self._known[id(marks)] = words, np.flatnonzero(words)
+        if len(rows := np.flatnonzero(is_open)):
+            far = at[rows]
+            if (marked := self._marked_bytes.get(id(marks))) is None:
+                marked = self._marked_bytes[id(marks)] = np.flatnonzero(marks)
+            behind = np.searchsorted(marked, far)
+            found[rows] = far - 1 - marked[behind - 1] if backwards else marked[behind] - far
         return found
 
     @staticmethod
@@ -116,20 +101,6 @@ def _before_first(words: Words) -> tuple[Integers, Mask]:
     is_open &= second == 0
     found += is_open * _EIGHT
     return found.view(np.int64), is_open
-
-
-def _behind(words: Words, marked: Integers, at: Integers) -> Integers:
-    """Return the distance from each index to the next mark, none of which is among the next eight bytes."""
-    place = marked[np.searchsorted(marked, at + 7 >> 3)]
-    word = words[place]
-    return 8 * place + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64) - at
-
-
-def _before(words: Words, marked: Integers, at: Integers) -> Integers:
-    """Return the distance from the last mark before each index, none of which is among the eight bytes before it."""
-    place = marked[np.searchsorted(marked, at >> 3) - 1]
-    word = words[place].byteswap()
-    return at - 8 * place - 8 + (((word & -word) * _FIRST_MARK) >> _HIGHEST).view(np.int64)
 
 
 _IN_NUMBERS: Final = np.isin(np.arange(256), list(b"+-.0123456789Ee"))

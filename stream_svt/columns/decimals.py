@@ -69,7 +69,7 @@ def columns(tokens: Sequence[Raw]) -> Columns:
     """Return whole parts and fractions of JSON tokens."""
     rows = len(tokens)
     if rows <= SINGLES:
-        found = np.array([_single(bytes(token)) for token in tokens], np.int64).reshape(rows, 2)
+        found = np.array([single(bytes(token)) for token in tokens], np.int64).reshape(rows, 2)
         return found[:, 0], found[:, 1]
     whole, fraction = np.empty(rows, np.int64), np.empty(rows, np.int64)
     for first in range(0, rows, CHUNK):
@@ -80,12 +80,12 @@ def columns(tokens: Sequence[Raw]) -> Columns:
         here = slice(first, first + len(part))
         whole[here], fraction[here], odd = plain(text, start, stop)
         for row in np.flatnonzero(odd).tolist():
-            whole[first + row], fraction[first + row] = split(number(bytes(part[row])))
+            whole[first + row], fraction[first + row] = single(bytes(part[row]))
     return whole, fraction
 
 
-def _single(token: bytes) -> tuple[int, int]:
-    """Return whole part and fraction of one token: all digits of any plain number are converted in the same steps."""
+def single(token: bytes) -> tuple[int, int]:
+    """Return whole part and fraction of a JSON token: all plain numbers are converted in the same steps."""
     minus = token[:1] == b"-"
     head, point, tail = token[minus:].partition(b".")
     digits = head.rjust(_BEFORE, b"0") + tail.ljust(_BEHIND, b"0")
@@ -181,12 +181,6 @@ def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) ->
     return np.maximum(whole, -LIMIT, out=whole)
 
 
-def scaled(values: Integers, scale: int) -> Columns:
-    """Return whole parts and fractions of ``values`` / 10^``scale``, scale from 0 to 18."""
-    whole = values // 10**scale
-    return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**scale) * 10 ** (18 - scale)
-
-
 @np.errstate(all="ignore")  # numpy's warnings would tell of a value
 def doubles(values: NDArray[np.floating]) -> Columns:
     """Return whole parts and fractions of floats of up to 64 bits, which are binary fractions; NaN is not a number."""
@@ -279,6 +273,13 @@ def _fraction(size: Words, scale: int) -> tuple[Integers, NDArray[np.bool_]]:
         fraction += part
         left -= taken
     return fraction * 10**left, lost
+
+
+def long_decimal(unscaled: bytes, scale: int) -> tuple[int, int]:
+    """Return whole part and fraction of a big-endian integer of any size / 10^``scale``."""
+    number, largest = int.from_bytes(unscaled, "big", signed=True), LIMIT * 10**scale
+    whole, rest = divmod(min(max(number, -largest), largest), 10**scale)
+    return whole, rest * PARTS // 10**scale
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ from stream_svt.operate.control import SHOWN_NAMES
 from stream_svt.operate.lint import NO_SERIES, RecordLinter
 from stream_svt.protocol.records import OneRecord
 from stream_svt.queries.json_lines import bad_size
-from stream_svt.queries.json_queries import FIELDS
+from stream_svt.queries.json_records import FIELDS
 from stream_svt.queries.reasons import MAX_BYTES, Reason, refused
 from stream_svt.settings.document import did_you_mean, quote
 from stream_svt.wording import listed
@@ -120,7 +120,7 @@ class LineReader:
         return f"refused, {kind}: no dataset {quote(dataset)} is declared{hint}"
 
     def _unknown_fields(self, query: OneRecord) -> Iterator[tuple[int, str]]:
-        for name in _LINE.decode(query.value or b"").keys() - FIELDS:
+        for name in _LINE.decode(query.value or b"").keys() - set(FIELDS):
             message = f"the service ignores the field {quote(name)}{did_you_mean(name, FIELDS)}"
             yield from self._note(query.offset, name, message)
 

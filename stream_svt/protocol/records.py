@@ -146,6 +146,18 @@ class Records(Sequence[Record]):
             headers,
         )
 
+    def taken(self, rows: Integers) -> Records:
+        """Return some records, without their headers."""
+        columns = (
+            self.offset,
+            self.timestamp,
+            self.key_start,
+            self.key_length,
+            self.value_start,
+            self.value_length,
+        )
+        return Records(self.buffer, *(column[rows] for column in columns))
+
     def _part(self, start: Integers, length: Integers, index: int) -> bytes | None:
         return None if length[index] < 0 else self.buffer[start[index] : start[index] + length[index]]
 

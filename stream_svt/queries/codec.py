@@ -14,10 +14,10 @@ from stream_svt.columns.strings import TextList, TextParts
 from stream_svt.protocol.records import Headers, Integers, Record, Records
 from stream_svt.queries.avro.records import AvroRecords, NoSchemas, Schemas
 from stream_svt.queries.dataset_index import KEY_REASONS, DatasetIndex
-from stream_svt.queries.fast_json.columns import Columns, JsonReader
+from stream_svt.queries.fast_json.columns import FastJson
+from stream_svt.queries.fields import RecordDecoder
 from stream_svt.queries.json_lines import bad_size
-from stream_svt.queries.json_queries import JsonQueries
-from stream_svt.queries.mapped import MappedJson
+from stream_svt.queries.json_records import JsonRecords
 from stream_svt.queries.reasons import Reason
 from stream_svt.settings.records import RecordLayout
 
@@ -62,9 +62,12 @@ class QueryDecoder:
         self._has_layout = layout is not None
         self._known: Any = None  # see `stream_svt.queries.columnar.DictionaryCache`
         self._avro = None
+        self._decoder: RecordDecoder
         if layout is not None and layout.format == "avro":
-            self._avro = AvroRecords(topic, layout, schemas or NoSchemas())
-        self._json = JsonReader(JsonQueries(monitors) if layout is None else MappedJson(layout))
+            self._avro = self._decoder = AvroRecords(topic, layout, schemas or NoSchemas())
+        else:
+            # FastJson serves speed alone: without it, JsonRecords decodes the same.
+            self._decoder = FastJson(JsonRecords(layout, monitors))
 
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
         """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
@@ -84,25 +87,49 @@ class QueryDecoder:
         records = Records.of(records)
         if self._avro is not None:
             records = self._avro.at_once(records)
-            dataset = self._datasets(records)
-            return self._batch(records, dataset, self._avro.decode(records, dataset))
         if self._has_layout or not records.headers:
-            return self._decode_json(records)
+            return self._decode_queries(records)
         parts: list[QueryBatch] = []
         rows = 0
         for kind, run in _runs(records):
             is_json = kind == "json"
-            part = self._decode_json(run) if is_json else self._decode_columnar(run, readable=kind == "arrow")
+            part = (
+                self._decode_queries(run) if is_json else self._decode_columnar(run, readable=kind == "arrow")
+            )
             parts.append(part)
             rows += len(part)
             if rows >= ROWS_AT_ONCE or part.end <= run.offset[-1]:
                 break
         return concatenate(parts)
 
-    def _decode_json(self, records: Records) -> QueryBatch:
+    def _decode_queries(self, records: Records) -> QueryBatch:
+        """Return a batch of records that have one query each."""
+        batch = QueryBatch(self.topic, int(records.offset[0]), int(records.offset[-1]) + 1)
         dataset = self._datasets(records)
-        found = self._json.read(records.buffer, records.value_start, records.value_length, dataset < 0)
-        return self._batch(records, dataset, found)
+        if len(strays := np.flatnonzero(dataset < 0)):
+            reasons = (KEY_REASONS[number].value for number in dataset[strays].tolist())
+            batch.rejects = [*zip(records.offset[strays].tolist(), reasons, strict=True)]
+            rows = np.flatnonzero(dataset >= 0)
+            records, dataset = records.taken(rows), dataset[rows]
+            if not len(rows):
+                return batch
+        (whole, fraction), texts, rejects, options = self._decoder.decode(records)
+        columns = [records.offset, records.timestamp, dataset, whole, fraction]
+        if rejects:
+            refused = [(int(records.offset[row]), reason.value) for row, reason in rejects.items()]
+            batch.rejects = sorted([*batch.rejects, *refused])
+            rows = np.delete(np.arange(len(records)), list(rejects))
+            columns = [column[rows] for column in columns]
+            texts = {name: column.taken(rows) for name, column in texts.items()}
+            options = options.of(rows)
+        batch.offset, batch.timestamp_ms, batch.dataset, batch.whole, batch.fraction = columns
+        batch.row = np.zeros(len(batch.offset), np.int64)
+        batch.threshold, batch.monitor, batch.markers = options
+        batch.series = texts.get("series", NO_TEXTS)
+        batch.query_id = texts.get("id") or TextList(_Offsets(batch.offset))
+        if (sets := texts.get("set")) is not None and any(each := [sets[row] for row in range(len(sets))]):
+            batch.set_id = each
+        return batch
 
     def _decode_columnar(self, records: Records, *, readable: bool) -> QueryBatch:
         """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject those of any other content type."""
@@ -143,28 +170,6 @@ class QueryDecoder:
             reason = refused.args[0]
         if reason is not None:  # discard what was read
             return QueryBatch(self.topic, batch.first, batch.end, rejects=[(offset, reason.value)])
-        return batch
-
-    def _batch(self, records: Records, dataset: Integers, found: Columns) -> QueryBatch:
-        """Return a batch of the records that are not rejected."""
-        (whole, fraction), texts, rejects, options = found
-        rejects |= {row: KEY_REASONS[int(dataset[row])] for row in np.flatnonzero(dataset < 0).tolist()}
-        offset, timestamp = records.offset, records.timestamp
-        columns = [offset, timestamp, dataset, whole, fraction]
-        rejected = [(int(offset[row]), rejects[row].value) for row in sorted(rejects)]
-        if rejects:
-            rows = np.delete(np.arange(len(records)), list(rejects))
-            columns = [column[rows] for column in columns]
-            texts = {name: column.taken(rows) for name, column in texts.items()}
-            options = options.of(rows)
-        batch = QueryBatch(self.topic, int(offset[0]), int(offset[-1]) + 1, rejects=rejected)
-        batch.offset, batch.timestamp_ms, batch.dataset, batch.whole, batch.fraction = columns
-        batch.row = np.zeros(len(batch.offset), np.int64)
-        batch.threshold, batch.monitor, batch.markers = options
-        batch.series = texts.get("series", NO_TEXTS)
-        batch.query_id = texts.get("id") or TextList(_Offsets(batch.offset))
-        if (sets := texts.get("set")) is not None and any(each := [sets[row] for row in range(len(sets))]):
-            batch.set_id = each
         return batch
 
 

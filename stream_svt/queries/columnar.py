@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from stream_svt.columns import decimals
 from stream_svt.columns.query_batch import NO_TEXTS
 from stream_svt.columns.strings import TextCodes, Texts, TextSlices
-from stream_svt.mechanisms.grid import WHOLE_LIMIT
 from stream_svt.queries.reasons import MAX_TEXT, Reason
 
 if TYPE_CHECKING:
@@ -68,9 +67,6 @@ _AS_IS: Final = np.dtype(np.int32), np.dtype(np.int64)
 """Types of codes that are not converted."""
 
 _NOTHING: Final[_Integers] = np.zeros(0, np.int64)
-
-_DIGITS: Final = 18
-"""Digits of a decimal that fits 64 bits."""
 
 _MOST_SCALE: Final = 96
 """Largest scale of a decimal, above or below 0: 78 digits of 256 bits, and those of a fraction."""
@@ -599,25 +595,12 @@ def _numbers(column: _Arrow) -> _Numbers:
     elif pa.types.is_floating(kind):
         whole, fraction = decimals.doubles(_fixed(column))
     elif pa.types.is_decimal(kind) and abs(kind.scale) <= _MOST_SCALE:
-        whole, fraction = _decimals(column)
+        words = np.frombuffer(column.buffers()[1] or b"", "<u4").reshape(-1, kind.bit_width // 32)
+        whole, fraction = decimals.decimals(words[column.offset : column.offset + len(column)], kind.scale)
     else:
         return _no_numbers(len(column))
     valid, (nothing, no_fraction) = _valid(column), decimals.NO_NUMBER
     return _chosen(valid, whole, nothing), None if fraction is None else _chosen(valid, fraction, no_fraction)
-
-
-def _decimals(column: _Arrow) -> decimals.Columns:
-    kind = column.type
-    words = np.frombuffer(column.buffers()[1] or b"", "<u4").reshape(-1, kind.bit_width // 32)
-    words = words[column.offset : column.offset + len(column)]
-    if kind.bit_width == 32 or kind.precision > _DIGITS or not 0 <= kind.scale <= _DIGITS:
-        return decimals.decimals(words, kind.scale)
-    low, *others = words.view("<i8").T
-    whole, fraction = decimals.scaled(low, kind.scale)
-    for other in others:  # only a number that the type does not allow needs them
-        fits, most = other == low >> 63, (others[-1] >> 63 | 1) * WHOLE_LIMIT
-        whole, fraction = _chosen(fits, whole, most), _chosen(fits, fraction, 0)
-    return whole, fraction
 
 
 def _chosen(mask: _Mask, numbers: _Integers, other: _Integers | int) -> _Integers:

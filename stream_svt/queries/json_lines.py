@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from stream_svt.queries.reasons import MAX_BYTES, Reason
 
@@ -20,13 +19,8 @@ MAX_NESTING: Final = 500
 """Most objects and arrays inside one another: with more of them, what a decoder can read depends on its caller."""
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Exceptions of msgspec for malformed messages."""
-_NEWLINE, _OPENING, _CLOSING = b"\n{}"
-_FEW_BYTES: Final = 1 << 13
-"""Bytes for which arrays are not worth it."""
-_BRACKETS_DIFFER: Final = np.uint8(ord("[") ^ ord("{"))
-"""The bit that one of two opening brackets has: with it, they are equal, and no other byte is."""
-_AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
-"""How msgspec's messages name the invalid field."""
+_FIRST, _LAST = itemgetter(0), itemgetter(-1)
+_OPENING, _CLOSING = {ord("{")}, {ord("}")}
 _TOKEN: Final = re.compile(
     rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{\[]++|[}\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++|"', re.DOTALL
 )
@@ -41,38 +35,32 @@ def bad_size(message: bytes | memoryview) -> Reason | None:
     return Reason.TOO_LARGE if len(message) > MAX_BYTES else None
 
 
-def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
-    """Return a query for each message; None if one of them is not one JSON object on one line.
-
-    The counts show that every newline separates two messages, after a closing and before an opening brace. No JSON
-    object contains that sequence, so if there are as many objects as messages, each message is one object.
-    """
-    newlines = len(values) - 1
+def as_lines(values: Sequence[bytes | None]) -> bytes | None:
+    """Return messages as lines; None if one of them may not be one JSON object on one line."""
     try:
-        joined = b"\n".join(values)  # type: ignore[arg-type]
-        found, separating, brackets = counts(joined)
-        if found != newlines or separating != newlines:
+        lines = b"\n".join(values)  # type: ignore[arg-type]
+        if {*map(_FIRST, values)} != _OPENING or {*map(_LAST, values)} != _CLOSING:  # type: ignore[arg-type]
             return None
-        if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
+        if lines.count(b"\n") != len(values) - 1:
             return None
-        if brackets - len(values) > MAX_NESTING and any(map(_may_be_deep, values)):
+        if len(lines) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
             return None
-        queries = decoder.decode_lines(joined)
-    except (TypeError, *UNDECODABLE):
+    except (TypeError, IndexError):
         return None
-    return queries if len(queries) == len(values) else None
+    return None if _brackets(lines) - len(values) >= MAX_NESTING and any(map(_may_be_deep, values)) else lines
 
 
-def counts(lines: bytes) -> tuple[int, int, int]:
-    """Return how many newlines there are, how many of them between two objects, and how many opening brackets."""
-    if len(lines) < _FEW_BYTES:
-        return lines.count(b"\n"), lines.count(b"}\n{"), lines.count(b"{") + lines.count(b"[")
-    characters = np.frombuffer(lines, np.uint8)
-    is_newline = characters == _NEWLINE
-    inside = np.flatnonzero(is_newline[1:-1])
-    separates = (characters[inside] == _CLOSING) & (characters[inside + 2] == _OPENING)
-    brackets = np.count_nonzero((characters | _BRACKETS_DIFFER) == _OPENING)
-    return int(np.count_nonzero(is_newline)), int(np.count_nonzero(separates)), int(brackets)
+def decode_lines(lines: bytes, count: int, decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
+    """Return the objects of ``count`` messages that are `as_lines`; None if one of them is not one JSON object.
+
+    Every newline separates two messages, after a closing and before an opening brace. No JSON object contains that
+    sequence, so if there are as many objects as messages, each message is one object.
+    """
+    try:
+        objects = decoder.decode_lines(lines)
+    except UNDECODABLE:
+        return None
+    return objects if len(objects) == count else None
 
 
 def decode_one(message: bytes, decoder: msgspec.json.Decoder[_Row], path: Sequence[str]) -> _Row:
@@ -91,7 +79,11 @@ def decode_one(message: bytes, decoder: msgspec.json.Decoder[_Row], path: Sequen
 
 
 def _may_be_deep(message: bytes | None) -> bool:
-    return message is not None and message.count(b"{") + message.count(b"[") > MAX_NESTING
+    return message is not None and _brackets(message) > MAX_NESTING
+
+
+def _brackets(message: bytes) -> int:
+    return message.count(b"{") + message.count(b"[")
 
 
 def _is_deep(message: bytes) -> bool:
@@ -109,14 +101,11 @@ def _is_deep(message: bytes) -> bool:
     return False
 
 
-def reason_of(error: Exception, fields: Mapping[str, Reason] = MappingProxyType({})) -> Reason:
-    """Return why a message that `decode_one` cannot decode is rejected; ``fields`` by invalid field."""
+def reason_of(error: Exception) -> Reason:
+    """Return why a message that `decode_one` cannot decode is rejected."""
     if isinstance(error, UnicodeDecodeError):
         return Reason.INVALID_UTF8
-    if not isinstance(error, msgspec.ValidationError):
-        return Reason.NOT_JSON
-    field = _AT_FIELD.search(str(error))
-    return Reason.NOT_AN_OBJECT if field is None else fields[field[1]]
+    return Reason.NOT_AN_OBJECT if isinstance(error, msgspec.ValidationError) else Reason.NOT_JSON
 
 
 def without(message: bytes, path: Sequence[str]) -> bytes:

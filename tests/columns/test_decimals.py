@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.columns import decimals
+from stream_svt.columns.byte_buffer import ByteBuffer
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.queries import columnar
 
@@ -79,6 +80,17 @@ def test_plain_numbers_take_the_same_steps_with_or_without_a_point(given, single
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decimals, "number", lambda _: pytest.fail("a plain number was read alone"))
         columns(given, singles)
+
+
+@given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=20))
+def test_what_stands_beside_a_token_does_not_change_it(given):
+    joined = b"1.5".join([b"", *given, b""])
+    start = np.cumsum([0, *map(len, given)])[:-1] + 3 * np.arange(1, len(given) + 1)
+    text = ByteBuffer(joined)
+    first = start + text.text.index(joined)
+    whole, fraction, odd = decimals.plain(text, first, first + np.array([*map(len, given)]))
+    for row, token in enumerate(given):
+        assert odd[row] or (whole[row], fraction[row]) == expected(token)
 
 
 def test_few_tokens_need_no_arrays(monkeypatch):

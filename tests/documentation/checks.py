@@ -18,7 +18,7 @@ from stream_svt.cli import app
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
-from stream_svt.queries.json_queries import Query
+from stream_svt.queries.json_records import FIELDS
 from stream_svt.settings.document import read
 from stream_svt.settings.sections import ConfigDocument, json_schema
 from stream_svt.worker.metrics import METRICS
@@ -164,7 +164,7 @@ def problem_of_message(text: str) -> str | None:
             return None
     except Exception as error:  # noqa: BLE001 - whatever it is, the page shows no event
         return f"no message: {error}"
-    unknown = set(message) - set(Query.__struct_fields__)
+    unknown = set(message) - set(FIELDS)
     return f"no query has {sorted(unknown)}" if unknown and {"value", "id", "closed"} & set(message) else None
 
 

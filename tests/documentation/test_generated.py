@@ -18,7 +18,7 @@ from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.controls import Refusal
-from stream_svt.queries import json_queries
+from stream_svt.queries.json_records import FIELDS
 from stream_svt.settings.sections import ConfigDocument
 from stream_svt.web import WorkerStatus
 from stream_svt.web.overview import DatasetNow
@@ -61,7 +61,7 @@ def test_every_field_event_and_reason_has_words():
         assert list(WORDS["fields"][kind.__name__]) == names
     assert set(EVENTS) == set(EventType)
     query = WORDS["document"]["components"]["schemas"]["Query"]["properties"]
-    assert set(query) == {field.encode_name for field in msgspec.structs.fields(json_queries.Query)}
+    assert set(query) == set(FIELDS)
     assert list(WORDS["reasons"]["queries"]) == QUERY_REASONS
     assert list(WORDS["reasons"]["commands"]) == [*Refusal]
 

@@ -19,7 +19,7 @@ import pytest
 from stream_svt.columns import decimals
 from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.queries.avro.columns import MAX_DEPTH, RecordSchema, UnusableSchema
-from stream_svt.queries.codec import QueryDecoder, concatenate
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.records import RecordLayout
 from tests.support.avro import NESTED, AtHand, encode, record, varint
 from tests.support.engine_play import numbers
@@ -47,55 +47,6 @@ def test_fields_are_found_at_their_paths_in_unions_and_records():
     found = contents(decode(NESTED, *(encode(NESTED, one) for one in (GOOD, other, third))))
     assert (found["id"], found["series"]) == (["q1", "q2", "q3"], ["/a", None, None])
     assert (found["value"], found["rejects"]) == ([7, None, None], [])
-
-
-CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}
-VALUES = [
-    ("int", -3, -3),
-    ("long", 2**62 + 5, 2**62),
-    ("double", 0.1, Fraction(math.floor(Fraction(0.1) * 10**18), 10**18)),
-    ("double", math.inf, 2**62),
-    ("double", -math.inf, None),
-    ("double", math.nan, None),
-    ("float", 2.5, Fraction(5, 2)),
-    (["null", "long"], None, None),
-    (["null", "long"], 12, 12),
-    ("string", "12", None),
-    ("boolean", True, None),
-    ("bytes", b"\x07", None),
-    ({"type": "enum", "name": "e", "symbols": ["A"]}, "A", None),
-    ({"type": "array", "items": "long"}, [1, 2], None),
-    (record("inner", a="long"), {"a": 1}, None),
-    (CENTS, Decimal("12345.67"), Fraction("12345.67")),
-    (CENTS, Decimal("-0.01"), Fraction("-0.01")),
-    (
-        {"type": "fixed", "size": 8, "name": "f", "logicalType": "decimal", "precision": 18, "scale": 4},
-        Decimal("-7.0001"),
-        Fraction("-7.0001"),
-    ),
-    (
-        ["null", {"type": "bytes", "logicalType": "decimal", "precision": 90, "scale": 0}],
-        Decimal(10**80),
-        2**62,
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "value", "expected"), VALUES, ids=lambda one: repr(one)[:30])
-def test_numbers_are_exact_and_anything_else_is_the_lower_bound(kind, value, expected):
-    schema = record("r", n=kind, tags={"type": "array", "items": "string"})
-    for one, content in ((record("r", n=kind), {"n": value}), (schema, {"n": value, "tags": ["a", "b"]})):
-        batch = decode(one, encode(one, content), layout=FLAT)
-        assert (numbers(batch), batch.rejects) == ([expected], [])
-
-
-@pytest.mark.parametrize("kind", [one for one, _, _ in VALUES], ids=lambda one: repr(one)[:30])
-def test_a_field_beside_the_value_never_depends_on_it(kind):
-    mine = [value for one, value, _ in VALUES if one == kind]
-    schema = record("r", n=kind, page="string")
-    layout = RecordLayout(format="avro", value="n", series="page")
-    found = [contents(decode(schema, encode(schema, {"n": one, "page": "p"}), layout=layout)) for one in mine]
-    assert all(one["series"] == ["p"] and one["rejects"] == [] for one in found)
 
 
 @pytest.mark.parametrize(
@@ -136,44 +87,6 @@ def test_named_types_are_found_in_their_name_spaces_wherever_they_are_used_again
     for name, number in (("x", 1), ("y", 2), ("z", 3)):
         layout = RecordLayout(format="avro", value=f"{name}.n")
         assert numbers(decode(schema, encode(schema, content), layout=layout)) == [number]
-
-
-def test_what_is_not_in_the_wire_format_is_refused_and_good_records_beside_it_are_read():
-    good = encode(NESTED, GOOD)
-    damaged = (b"\1" + good[1:], b'{"n":1}', good[:-1], good + b"\0", good[:5])
-    bad = [None, b"", b"\0\0\0", *damaged, b"\0" * 2_000_000]
-    batch = decode(NESTED, good, *bad, good)
-    assert batch.rejects == [
-        (101, "empty"), (102, "empty"), (103, "not-avro"), (104, "not-avro"), (105, "not-avro"),
-        (106, "not-avro"), (107, "not-avro"), (108, "not-avro"), (109, "too-large"),
-    ]  # fmt: skip
-    assert numbers(batch) == [7, 7]
-
-
-def test_records_of_several_schemas_are_read_in_one_batch_as_each_by_itself():
-    schemas = {
-        1: record("r", n="long", page="string"),
-        70_000: record("r", page=["null", {"type": "enum", "name": "e", "symbols": ["é", "B"]}], n="double"),
-        2**32 - 1: record("r", xs={"type": "array", "items": "string"}, page="long", n=["string", CENTS]),
-        3: "unusable",
-    }
-    layout = RecordLayout(format="avro", value="n", series="page", id="page")
-    values = [
-        encode(schemas[1], {"n": -7, "page": "/é"}),
-        b"\0" + (70_000).to_bytes(4, "big") + varint(1) + varint(0) + struct.pack("<d", 2.5),
-        b"\0" + (70_000).to_bytes(4, "big") + varint(0) + struct.pack("<d", math.nan),
-        encode(schemas[2**32 - 1], {"n": Decimal("1.27"), "xs": ["a"], "page": 12}, 2**32 - 1),
-        b"\0\0\0\0\3\0",
-        b"",
-    ] * 70
-    random.Random(5).shuffle(values)
-    records = [Record(100 + at, AT_HOME, value) for at, value in enumerate(values)]
-    one = decoder(AtHand(schemas), layout)
-    assert one.lack(records) == (len(records), "")
-    wanted = concatenate([one.decode([each]) for each in records])
-    assert contents(one.decode(records)) == contents(wanted)
-    assert sorted({reason for _, reason in wanted.rejects}) == ["empty", "missing-id", "unusable-schema"]
-    assert {wanted.series[row] for row in range(len(wanted))} == {"/é", "é", "12"}
 
 
 def test_a_record_waits_for_its_schema_unless_its_key_is_refused():
@@ -334,31 +247,6 @@ def test_no_error_and_no_log_repeats_what_is_in_a_record(caplog):
     with pytest.raises(UnusableSchema) as error:
         RecordSchema('{"type": "secret"}', [("n",)])
     assert "secret" not in str(error.value)
-
-
-def test_mutated_records_are_read_or_refused_and_disturb_no_neighbour():
-    chance = random.Random(3)
-    schema = record(
-        "r", n=["null", "long", "double"], s="string", xs={"type": "array", "items": ["null", "string"]},
-        m={"type": "map", "values": "bytes"}, e={"type": "enum", "name": "e", "symbols": ["A", "B"]}, b="boolean",
-    )  # fmt: skip
-    good = encode(
-        schema, {"n": 77, "s": "text", "xs": ["a", None] * 3, "m": {"k": b"v"}, "e": "A", "b": True}
-    )
-    for one in (schema, record("r", n=["null", "long"], s="string", b="boolean")):
-        plain = good if one is schema else encode(one, {"n": 77, "s": "text", "b": True})
-        for _ in range(300):
-            values = [plain]
-            for _ in range(10):
-                changed = bytearray(plain)
-                for _ in range(chance.randint(1, 4)):
-                    changed[chance.randrange(5, len(changed))] = chance.randrange(256)
-                values.append(bytes(changed[: chance.randrange(5, len(changed) + 1)]))
-            batch = decode(one, *values, plain, layout=FLAT)
-            assert len(batch) + len(batch.rejects) == 12
-            assert {reason for _, reason in batch.rejects} <= {"not-avro"}
-            assert (batch.offset[0], batch.offset[-1], batch.whole[0], batch.whole[-1]) == (100, 111, 77, 77)
-    assert decimals.NO_NUMBER[0] < 0
 
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.queries import dataset_index
 from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.settings.application import load_spec
+from tests.support.query_records import AT_HOME_NAMES, NAMES, OWN
+from tests.support.query_records import HOMES as FOUR_HOMES
 
 HOMES = Partitioning(1, "murmur2")
 
@@ -83,3 +86,37 @@ def test_of_a_key_longer_than_all_names_no_more_is_hashed_than_of_a_name(monkeyp
     monkeypatch.setattr(dataset_index, "hash_of", lambda key: (hashed.append(len(key)), one(key))[1])
     assert numbers(index, [b"shop-12" * 1000, b"shop-12", b"shop-123"], singles=singles) == [-2, 1, -2]
     assert hashed == [7, 7, 7]
+
+
+def _misrouted(*keys: bytes, caplog: pytest.LogCaptureFixture) -> tuple[bool, int]:
+    """Return whether the other partitioner explains these keys on the own partition, and how often that was logged."""
+    caplog.clear()
+    spec = load_spec(SPEC.format(names=", ".join(NAMES)))
+    index = DatasetIndex(AT_HOME_NAMES, partition=OWN, partitioning=FOUR_HOMES, spec=spec)
+    assert {index.number(key) for key in keys} == {-3}
+    return index.follows_other_partitioner, len(caplog.records)
+
+
+def test_misrouted_keys_show_the_other_partitioner_only_if_it_explains_all_that_are_declared(caplog) -> None:
+    away = [name.encode() for name in NAMES if name not in AT_HOME_NAMES]
+    explained = [key for key in away if FOUR_HOMES.other.of(key) == OWN]
+    others = [key for key in away if FOUR_HOMES.other.of(key) != OWN]
+    private = next(
+        key
+        for key in (b"private-%d" % number for number in range(999))
+        if FOUR_HOMES.of(key) != OWN and FOUR_HOMES.other.of(key) == OWN
+    )
+    assert _misrouted(*explained, caplog=caplog) == (True, 1)
+    assert _misrouted(*explained, *others, caplog=caplog) == (False, 1)
+    assert _misrouted(*others, *explained, caplog=caplog) == (False, 0)
+    assert _misrouted(private, caplog=caplog) == (False, 0)
+    assert _misrouted(private, explained[0], private, caplog=caplog) == (True, 1)
+    assert "private" not in caplog.text
+
+
+SPEC = """
+application: shop
+datasets: [{{names: [{names}], limit: 4, unit: one basket}}]
+monitors:
+  - {{name: hot, topic: t, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}}
+"""

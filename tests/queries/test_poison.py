@@ -10,25 +10,7 @@ import pyarrow as pa
 import pytest
 
 from stream_svt.queries.columnar import MAX_TEXT_IN_ALL
-from tests.support.engine_play import numbers
-from tests.support.query_records import arrow, columnar_batch, odd_columns
-
-
-@pytest.mark.parametrize("name", odd_columns())
-def test_no_type_and_no_content_of_the_value_column_is_a_reason_to_reject(name: str) -> None:
-    batch = columnar_batch(arrow(id=["x"], value=odd_columns()[name]))
-    assert (batch.rejects, numbers(batch)) == ([], [None])
-
-
-@pytest.mark.parametrize("name", ["id", "series", "set", "monitor", "threshold", "closed"])
-@pytest.mark.parametrize(
-    "kind", ["list", "struct", "dictionary of list", "dictionary of struct", "run ends", "map"]
-)
-def test_a_type_that_no_other_column_can_have_is_a_structural_reason(name: str, kind: str) -> None:
-    columns = {"id": pa.array(["x"]), "value": pa.array([1])} | {name: odd_columns()[kind]}
-    reasons = {"id": "bad-id", "series": "bad-series", "set": "bad-set", "monitor": "unknown-monitor"}
-    reasons |= {"threshold": "bad-threshold", "closed": "bad-set"}
-    assert columnar_batch(arrow(**columns)).rejects == [(8, reasons[name])]
+from tests.support.query_records import arrow, columnar_batch
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])

@@ -134,20 +134,16 @@ def _values(part: _Arrow) -> list[tuple[int, int]]:
             codes, column = column.indices.to_pylist(), column.dictionary
         if not any(is_kind(column.type) for is_kind in _IS_NUMBER):
             return nothing
-        kind = column.type
-        is_short = pa.types.is_decimal(kind) and kind.precision <= 18 and 0 <= kind.scale <= 18
-        entries = [_split(value, 10**kind.scale if is_short else 0) for value in column.to_pylist()]
+        entries = [*map(_split, column.to_pylist())]
     except _ERRORS:
         return nothing
     known = range(len(entries))
     return [entries[code] if code in known else decimals.NO_NUMBER for code in codes]
 
 
-def _split(value: float | Decimal | None, units: int) -> tuple[int, int]:
-    """Return the parts of a number; one that 64 bits do not hold in such ``units`` saturates."""
+def _split(value: float | Decimal | None) -> tuple[int, int]:
+    """Return the parts of a number."""
     if value is None:
         return decimals.NO_NUMBER
-    if units and not -(1 << 63) <= Fraction(value) * units < 1 << 63:
-        return (decimals.LIMIT if value > 0 else -decimals.LIMIT), 0
     number = Decimal(value if isinstance(value, int | Decimal) else float(value))
     return decimals.NO_NUMBER if number.is_nan() else decimals.split(number)

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 
 from stream_svt.columns import decimals
 from stream_svt.columns.strings import first_words, words_at
-from stream_svt.mechanisms.grid import PARTS
-from stream_svt.mechanisms.grid import WHOLE_LIMIT as LIMIT
 
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -756,7 +754,7 @@ class Located:
         whole, fraction = decimals.decimals(words.view(np.uint32), leaf.scale)
         for row in np.flatnonzero(length > 8 * leaf.words).tolist():
             unscaled = source.data[at.item(row) : stop.item(row)]
-            whole[row], fraction[row] = _long_decimal(unscaled, leaf.scale)
+            whole[row], fraction[row] = decimals.long_decimal(unscaled, leaf.scale)
         return whole, fraction
 
     def texts(self, slot: int, longest: int) -> TextColumn:
@@ -826,14 +824,6 @@ _NUMBERS: Final = {
     LeafKind.REAL: Located._reals,  # noqa: SLF001
     LeafKind.DECIMAL: Located._decimals,  # noqa: SLF001
 }
-
-
-def _long_decimal(unscaled: bytes, scale: int) -> tuple[int, int]:
-    """Return whole part and fraction of a decimal."""
-    number = int.from_bytes(unscaled, "big", signed=True)
-    largest = LIMIT * 10**scale
-    whole, rest = divmod(min(max(number, -largest), largest), 10**scale)
-    return whole, rest * PARTS // 10**scale
 
 
 class RecordSchema:

@@ -12,12 +12,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from stream_svt.columns import decimals
-from stream_svt.columns.strings import TextSlices, words_at
+from stream_svt.columns.strings import words_at
 from stream_svt.protocol.records import Records
-from stream_svt.queries.avro.columns import Integers, Mask, RecordSchema, Source, UnusableSchema
-from stream_svt.queries.fast_json.columns import Columns, Options
-from stream_svt.queries.mapped import BAD
+from stream_svt.queries.avro.columns import Integers, RecordSchema, Source, UnusableSchema
+from stream_svt.queries.fields import BAD_TEXT, FieldColumns, Fields
 from stream_svt.queries.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
 
@@ -102,64 +100,42 @@ class AvroRecords:
             return records
         return records[: max(1, int(np.searchsorted(sizes, AT_ONCE, "right")))]
 
-    def decode(self, records: Records, dataset: Integers) -> Columns:
-        """Return the fields of records; each has no `lack`, or its number of a dataset is below 0."""
-        count, length = len(records), records.value_length
-        found = _Fields(count, self._names)
-        number = np.where(dataset < 0, -1, schema_numbers(records))
-        is_read = dataset >= 0
-        found.refuse(is_read & (length <= 0), Reason.EMPTY)
-        found.refuse(is_read & (length > MAX_BYTES), Reason.TOO_LARGE)
-        found.refuse(is_read & (length > 0) & (length <= MAX_BYTES) & (number < 0), Reason.NOT_AVRO)
+    def decode(self, records: Records) -> Fields:
+        """Return the fields of records, none of which has a `lack`."""
+        length = records.value_length
+        found = FieldColumns(len(records), self._names)
+        number = schema_numbers(records)
+        found.refuse(length <= 0, Reason.EMPTY)
+        found.refuse(length > MAX_BYTES, Reason.TOO_LARGE)
+        found.refuse(number < 0, Reason.NOT_AVRO)
         candidates = np.flatnonzero(number >= 0)
         if not len(candidates):
-            return found.columns(b"")
+            return found.fields(b"")
         source = Source(
             records.buffer, records.value_start[candidates] + _HEADER, length[candidates] - _HEADER
         )
         number = number[candidates]
         for one in _distinct(number):
             rows = np.flatnonzero(number == one)
-            found.read(self._known[one], source, rows, candidates[rows])
-        return found.columns(source.buffer)
+            _read(self._known[one], source, rows, candidates[rows], found)
+        return found.fields(source.buffer)
 
 
-class _Fields:
-    """The fields of records by row, as far as they are read."""
-
-    def __init__(self, count: int, names: list[str]) -> None:
-        self._whole = np.full(count, decimals.NO_NUMBER[0], np.int64)
-        self._fraction = np.full(count, decimals.NO_NUMBER[1], np.int64)
-        self._texts = {name: (np.zeros(count, np.int64), np.full(count, -1, np.int64)) for name in names}
-        self._rejects: dict[int, Reason] = {}
-
-    def refuse(self, rows: Mask | Integers, reason: Reason) -> None:
-        """Refuse some rows, unless there is a reason already."""
-        for row in (np.flatnonzero(rows) if rows.dtype == np.bool_ else rows).tolist():
-            self._rejects.setdefault(row, reason)
-
-    def read(self, schema: RecordSchema | None, source: Source, records: Integers, rows: Integers) -> None:
-        """Take over the fields of records of one schema, given their indexes in the source and their rows."""
-        if schema is None:
-            self.refuse(rows, Reason.UNUSABLE_SCHEMA)
-            return
-        located = schema.locate(source, records)
-        self._whole[rows], self._fraction[rows] = located.numbers(0)
-        self.refuse(rows[~located.is_valid], Reason.NOT_AVRO)
-        for slot, (name, (start, length)) in enumerate(self._texts.items(), 1):
-            start[rows], length[rows], is_bad = located.texts(slot, MAX_TEXT)
-            self.refuse(rows[is_bad], BAD[name])
-            if name == "id":
-                self.refuse(rows[~is_bad & (length[rows] < 0)], Reason.MISSING_ID)
-
-    def columns(self, buffer: bytes) -> Columns:
-        """Return all fields, without the texts other than ids that no row has."""
-        texts = {
-            name: TextSlices(buffer, start, length)
-            for name, (start, length) in self._texts.items()
-            if name == "id" or (length >= 0).any()
-        }
-        return Columns((self._whole, self._fraction), texts, self._rejects, Options.none())
+def _read(
+    schema: RecordSchema | None, source: Source, records: Integers, rows: Integers, found: FieldColumns
+) -> None:
+    """Take over the fields of records of one schema, given their indexes in the source and their rows."""
+    if schema is None:
+        found.refuse(rows, Reason.UNUSABLE_SCHEMA)
+        return
+    located = schema.locate(source, records)
+    found.whole[rows], found.fraction[rows] = located.numbers(0)
+    found.refuse(rows[~located.is_valid], Reason.NOT_AVRO)
+    for slot, (name, (start, length)) in enumerate(found.texts.items(), 1):
+        start[rows], length[rows], is_bad = located.texts(slot, MAX_TEXT)
+        found.refuse(rows[is_bad], BAD_TEXT[name])
+        if name == "id":
+            found.refuse(rows[~is_bad & (length[rows] < 0)], Reason.MISSING_ID)
 
 
 def _distinct(number: Integers) -> list[int]:

@@ -9,7 +9,7 @@ message has the same shape without the member.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -17,22 +17,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from stream_svt.columns.byte_buffer import MARGIN, ByteBuffer, Integers, Literal, Mask
+from stream_svt.queries.fields import Path
 from stream_svt.queries.json_lines import WHITESPACE
+from stream_svt.queries.json_records import Paths
 from stream_svt.queries.reasons import MAX_TEXT
-
-Path: TypeAlias = tuple[str, ...]
-
-
-class Paths(NamedTuple):
-    """Where the value of a message is, its texts by name, and its threshold.
-
-    Contents at ``fixed`` paths are part of a message's shape.
-    """
-
-    value: Path
-    texts: Mapping[str, Path]
-    threshold: Path = ()
-    fixed: Collection[Path] = ()
 
 
 class FieldKind(Enum):
@@ -44,6 +32,8 @@ class FieldKind(Enum):
 
 
 THRESHOLD: Final = "threshold"
+_FIXED: Final = {("closed",), ("monitor",)}
+"""Paths of options that are part of a shape."""
 _LONGEST: Final = {FieldKind.TEXT: MAX_TEXT, FieldKind.INTEGER: 18, FieldKind.THRESHOLD: 64}
 """Most bytes of what has a name, or is no text."""
 _MAX_TOKENS: Final = 1 << 12
@@ -184,11 +174,11 @@ def shape_of(message: bytes, paths: Paths) -> Shape | None:
             if (path := tuple(names)) in seen:
                 return None
             seen.add(path)
-        elif last == b":" and path == paths.threshold:
+        elif last == b":" and paths.has_options and path == (THRESHOLD,):
             fields += (
                 [Field(*match.span(), FieldKind.THRESHOLD, (THRESHOLD,))] if _NUMBER.match(token) else []
             )
-        elif last == b":" and path not in paths.fixed:
+        elif last == b":" and not (paths.has_options and path in _FIXED):
             fields += _field(match, tuple(name for name, where in paths.texts.items() if where == path))
         last = token
         index += 1
