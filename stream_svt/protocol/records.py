@@ -135,6 +135,13 @@ class Records(Sequence[Record]):
     def _slice(self, index: slice) -> Records:
         rows = range(len(self))[index]
         headers = {rows.index(row): found for row, found in self.headers.items() if row in rows}
+        return self._columns(index, headers)
+
+    def taken(self, rows: Integers) -> Records:
+        """Return some records, without their headers."""
+        return self._columns(rows, {})
+
+    def _columns(self, index: slice | Integers, headers: dict[int, Headers]) -> Records:
         return Records(
             self.buffer,
             self.offset[index],
@@ -145,18 +152,6 @@ class Records(Sequence[Record]):
             self.value_length[index],
             headers,
         )
-
-    def taken(self, rows: Integers) -> Records:
-        """Return some records, without their headers."""
-        columns = (
-            self.offset,
-            self.timestamp,
-            self.key_start,
-            self.key_length,
-            self.value_start,
-            self.value_length,
-        )
-        return Records(self.buffer, *(column[rows] for column in columns))
 
     def _part(self, start: Integers, length: Integers, index: int) -> bytes | None:
         return None if length[index] < 0 else self.buffer[start[index] : start[index] + length[index]]
