@@ -1,13 +1,14 @@
 """Sparse vector, top-k and quantiles of arrays, each in one call with exact noise from the operating system.
 
-A call spends its epsilon on the people in its data; `charge` of the result is what it cost. The losses of several calls
-on the same people add up, and nothing here counts them: `stream_svt.privacy.ledger.Ledger` does, in `charge_units`.
+A call spends its epsilon on the people in its data; `charge` of the result is the cost. The losses of several calls
+on the same people add up. This module does not count them; `stream_svt.privacy.ledger.Ledger` does, in
+`charge_units`.
 
-Everything a call returns is covered by its charge. Not covered are the number of values of `svt` and `top_k`, their
-type, all other arguments, and the running time. Whether a value is a finite number must be public, too: an error says
-that one is not. Replace NaN, None and infinities by a fixed number first. Values beyond 2^47 steps of the grid count as
-on its last step; `quantile` answers without a record, as with any number of them. Numbers are taken exactly, see
-`stream_svt.mechanisms.numbers`; results are in the units of the values, and become rows of a table:
+The charge covers everything that a call returns. It does not cover the number of values of `svt` and `top_k`, their
+type, all other arguments, and the running time. Whether all values are finite numbers must be public, too, because
+an error reveals it. Replace NaN, None and infinities by a fixed number first. Values beyond 2^47 steps of the grid
+count as on its last step. `quantile` accepts any number of records, even none. Numbers are exact (see
+`stream_svt.mechanisms.numbers`). Results are in the units of the values, and become rows of a table:
 ``pandas.DataFrame(result.answers)``, ``polars.DataFrame(result.answers)``.
 """
 
@@ -46,7 +47,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector, sparse_vector
 
 _TESTS_AT_ONCE = 1024
 _LEAST_BASE = Decimal("1.0001")
-"""With smaller ones a quantile takes minutes."""
+"""With a smaller base a quantile takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class SvtAnswer:
 
     Attributes:
         index: Its index among the values.
-        gap: How far it lies above its bar, noise included.
+        gap: Distance above its bar, including noise.
         bound: Lower bound of the value that is wrong for at most a share `beta` of the reported answers; None if the
             gap is too small for one.
         estimate: Estimate of the value, unbiased but for selection; None without a bound.
@@ -74,7 +75,7 @@ class SvtAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvtResult:
-    """What `svt` reports: the answers in the order of their tests.
+    """Report of `svt`: the answers in the order of their tests.
 
     ``charge``, in epsilon, and ``charge_units``, the same in 10^-9 and exact, include the charge of the threshold.
     """
@@ -91,9 +92,9 @@ class SvtResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKAnswer:
-    """A value that `top_k` reported: its index, and its gap to the next one, noise included.
+    """A value that `top_k` reported: its index, and its gap to the next value, including noise.
 
-    The last gap is how much the value could lose and still be reported; None if no value is left to compare with.
+    The last gap is the amount that the value could lose and still be reported; None if all values are reported.
     """
 
     index: int
@@ -102,7 +103,7 @@ class TopKAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKResult:
-    """What `top_k` reports: the largest value first; its charge as in `SvtResult`."""
+    """Report of `top_k`: the largest value first; its charge as in `SvtResult`."""
 
     answers: tuple[TopKAnswer, ...]
     charge: float
@@ -116,11 +117,11 @@ class TopKResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantileResult:
-    """What `quantile` reports.
+    """Report of `quantile`.
 
     Attributes:
         value: The quantile; None if no candidate within 2^47 steps of the grid was reported.
-        gap: By how many records, noise included, the number below `value` exceeds the number wanted; None likewise.
+        gap: Number of records below `value` minus the wanted number, including noise; None if `value` is None.
         charge: What it cost, in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
     """
 
@@ -150,19 +151,20 @@ def svt(
     Args:
         values: Answers of counting or other queries, shape (queries,). Their number and order are public.
         threshold: Public; one for all values, or one for each.
-        epsilon: Largest cost of the call. Charged is the part of the threshold, and a part for each answer.
+        epsilon: Largest cost of the call. The charge is the threshold's part, and a part for each answer.
         cutoff: Largest number of answers. More answers mean more noise on each.
-        sweep: Test the values again and again under a falling bar (`Annealed`), so that large values are reported
-            first and the cutoff is used up; otherwise once, in order, under one bar (`Optimal`).
-        monotonic: Declared: one person more or less moves all values in the same direction, as for counts. It halves
-            the noise; a wrong declaration voids the guarantee.
-        sensitivity: Declared: the most that one person changes a value, in units of the values. Rounded up to the grid.
-        granularity: Step of the grid of values and noise, in units of the values. Values are rounded down to it,
-            thresholds up, but within 1/1024 of a step both are on it. 1 for integers; anything else, a float such as
-            2.0 included, needs to be told.
+        sweep: Test the values repeatedly against a falling bar (`Annealed`), so that large values are reported first
+            and the cutoff is used up; otherwise once, in order, against one bar (`Optimal`).
+        monotonic: Declaration: one person more or less moves all values in the same direction, as for counts. It
+            halves the noise; a wrong declaration voids the guarantee.
+        sensitivity: Declaration: the largest change of a value by one person, in units of the values. Rounded up to
+            the grid.
+        granularity: Step of the grid of values and noise, in units of the values. Values are rounded down to it and
+            thresholds up, except within 1/1024 of a step. Default 1 for integers; required for other values, even
+            for a float such as 2.0.
         beta: Share of the answers whose `bound` may be wrong.
-        seed: For tests only: makes the noise a function of the seed, and whoever knows it can remove the noise. By
-            default every call draws fresh secrets of the operating system.
+        seed: For tests only: the noise is a function of the seed, and anyone who knows the seed can remove the
+            noise. By default every call draws fresh secrets from the operating system.
 
     Raises:
         MisuseError: An argument is not as described; nothing was drawn.
@@ -252,7 +254,7 @@ def quantile(
     Args:
         values: Records, shape (records,), in any order; there may be none.
         level: Strictly between 0 and 1: 0.5 is the median.
-        lower: Public lower bound of the records; what lies below it counts as equal to it.
+        lower: Public lower bound of the records; smaller records count as equal to it.
         adjacency: "add_remove" a person, or "swap" one for another; the number of records is public then.
         base: Ratio of successive candidates lower + granularity * (base^i - 1), at least 1.0001.
         epsilon, granularity, seed: As for `svt`.
@@ -342,7 +344,7 @@ def _swept(
 def _answer(
     mechanism: SparseVector, reported: tuple[int, int, int, Top], grid: Fraction, beta: Fraction
 ) -> SvtAnswer:
-    """Return a top in real units, with what its gap says about the value."""
+    """Return a top in real units, with estimate and bound of the value."""
     (index, attempt, threshold, top), [branch] = reported, mechanism.branches
     bar, gap = threshold + branch.correction(attempt), top.gap or 0
     laws = {"query": mechanism.branch_laws[0], "threshold": mechanism.threshold_law}
@@ -395,7 +397,7 @@ def _real(steps: int | None, grid: Fraction) -> float | None:
 
 
 def _entropy(seed: bytes | None) -> Callable[[int], bytes]:
-    """Return a source of random bytes: that of the operating system, or a fixed one for tests."""
+    """Return a source of random bytes: the operating system's, or a fixed one for tests."""
     if seed is None:
         return os.urandom
     require(isinstance(seed, bytes), f"seed must be bytes; found {shown(seed)}")

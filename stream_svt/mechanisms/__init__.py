@@ -1,4 +1,4 @@
-"""Private mechanisms on the integer grid, as pure algorithms: no clock, no I/O, no randomness of their own.
+"""Private mechanisms on the integer grid, as pure algorithms: without clock, I/O and internal randomness.
 
 The caller passes the noise. All mechanisms share `Run`, `Outcomes` and the methods described in `contract`, and each
 defines the randomness alignment that proves its charge. `docs/mechanisms.md` lists charges and sources.

@@ -40,7 +40,8 @@ _ANY_SIGN = frozenset({"threshold", "start"})
 class Neighbours(StrEnum):
     """How the answers of the second dataset differ from those of the first.
 
-    The charge of monotonic mechanisms holds for UP and DOWN only, that of others for MIXED, which includes both.
+    The charge of monotonic mechanisms holds only for UP and DOWN, the charge of others for MIXED, which includes
+    both.
     """
 
     UP = "up"
@@ -61,11 +62,11 @@ class Noises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """State of one run of a mechanism. Holds secrets, which its repr leaves out.
+    """State of one run of a mechanism. It contains secrets, which its repr omits.
 
     Attributes:
         threshold_noise: Grid steps. As sensitive as the data: given this noise, bottoms are no longer free.
-        salt: 128 secret bits that make the query noise of this run independent of that of all others.
+        salt: 128 secret bits that make the query noise of this run independent of all other query noise.
         mechanism: `mechanism_id` of the mechanism that opened the run; `step` of any other refuses it.
         left_units: Units of 10^-9 epsilon that tops may still cost; `left` is the same in epsilon.
         tops: Number of tops reported so far.
@@ -89,7 +90,7 @@ class Run:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the run as 57 bytes, which hold its secrets."""
+        """Return the run as 57 bytes, which contain its secrets."""
         return _RUN.pack(
             _RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left_units, self.tops
         )
@@ -141,7 +142,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """All that a step releases.
+    """Everything that a step releases.
 
     Attributes:
         consumed: Number of tests made before the run or the answers ended.

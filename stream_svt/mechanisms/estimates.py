@@ -90,14 +90,14 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number)
 
 @dataclass(frozen=True, slots=True)
 class GapBounds:
-    """`estimate` and `lower_bound` of many gaps under the same laws; ``least`` is the least gap that has a bound."""
+    """`estimate` and `lower_bound` of many gaps under the same laws; ``least`` is the smallest gap with a bound."""
 
     bias: float
     least: int | None
 
     @classmethod
     def of(cls, query: Law, threshold: Law, beta: Number) -> GapBounds:
-        """Return what the laws and the level determine."""
+        """Return the bounds for these laws and this level."""
         _refuse_gumbel(query.noise)
         certain = certain_gap(query.rate, beta) if threshold.noise.is_one_sided else None
         return cls(_bias(query, threshold), certain)

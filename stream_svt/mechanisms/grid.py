@@ -1,4 +1,4 @@
-"""The integer grid that values, thresholds, corrections and noise live on.
+"""The integer grid of values, thresholds, corrections and noise.
 
 Every number that decides a comparison is an integer count of grid steps. Floats never take part: a float
 comparison leaks through its rounding (Mironov 2012), and a float noise has no exact law to build a proof on.
@@ -40,7 +40,7 @@ GAP_LIMIT = 2**61
 LEAST_RATE = Fraction(1, 2**40)
 """Rates below this are refused: their noise would be wider than the grid."""
 GUARD = 1024
-"""A value counts as on the next grid step from 1/GUARD of a step below it, whatever it was computed from.
+"""A value counts as on the next grid step from 1/GUARD of a step below it, whatever its origin.
 
 A multiple of the granularity that was computed in floats lies a little above or below its step. Without the guard 0.3
 is a step of 0.1 below 0.1 + 0.2, and neighbouring values one step apart could end two steps apart.

@@ -1,4 +1,4 @@
-"""Numbers of callers, taken exactly: a privacy loss is a number in epsilon, and the ledger's units stay inside.
+"""Exact numbers of callers: a privacy loss is a number in epsilon, and the ledger's units stay internal.
 
 One rule holds everywhere. An integer, a Fraction, a Decimal and a text such as "0.25" or "1/3" are what they denote. A
 float is the shortest decimal that denotes it: 0.1 means one tenth, as its author wrote, and not the binary fraction
@@ -27,11 +27,11 @@ from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import GUARD, VALUE_LIMIT, Integers
 
 Number: TypeAlias = int | float | str | Decimal | Fraction
-"""What denotes an exact number, see the module; integers and floats of numpy, too."""
+"""Types of exact numbers (see the module), including integers and floats of numpy."""
 
 
 class SupportsArray(Protocol):
-    """An array of numpy, or what numpy makes one of: a column of pandas or polars."""
+    """An array of numpy, or an object that numpy converts to one: a column of pandas or polars."""
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401  as numpy calls it
         """Return the entries as an array."""
@@ -147,13 +147,13 @@ def shown(given: object) -> str:
     return f"a {type(given).__name__}"
 
 
-@np.errstate(all="ignore")  # numpy's warnings would tell of a value
+@np.errstate(all="ignore")  # numpy's warnings would reveal a value
 def grid_steps(given: object, granularity: Fraction, name: str, *, up: bool = False) -> Integers:
     """Return numbers in steps of the grid, as `grid_floor` does, or `grid_ceil` if `up`: int64, shape (numbers,).
 
-    `given` is a list, or a one-dimensional array, of numbers. Those beyond 2^47 steps count as the last step on their
-    side, and are refused if `up`. `MisuseError` names the argument if it is neither, or if an entry is not a finite
-    number; it tells no entry, since entries are secret.
+    `given` is a list, or a one-dimensional array, of numbers. Numbers beyond 2^47 steps count as the last step on
+    their side, and are refused if `up`. `MisuseError` names the argument if it is neither, or if an entry is not a
+    finite number; its message has no entry, because entries are secret.
     """
     numbers = listed(given, name)
     sign, over, under = -1 if up else 1, GUARD * granularity.denominator, granularity.numerator

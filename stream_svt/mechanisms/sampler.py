@@ -196,14 +196,14 @@ class Identity(NamedTuple):
     value: Integers
     """Answer in grid steps."""
     packing: Packing | None = None
-    """These columns packed, where they were packed before; the salt is two integers then."""
+    """These columns packed, if they were packed before; the salt is then two integers."""
 
 
 class Packing:
-    """Packed columns of tests, but for salt and branch: made once where several monitors test the same queries.
+    """Packed columns of tests without salt and branch, made once if several monitors test the same queries.
 
-    The columns, those of `Identity`, are checked as `Sampler.draw` says, and nobody changes them. ``words`` has two for
-    each test, its block without salt and branch, in tiles; behind the last test they are arbitrary.
+    The columns of the `Identity` are checked (see `Sampler.draw`) and not changed afterwards. ``words`` has two
+    words for each test, its block without salt and branch, in tiles; after the last test they are arbitrary.
     """
 
     __slots__ = ("columns", "words")
@@ -216,7 +216,7 @@ class Packing:
         _pack(checked, slice(0, count), self.words.reshape(-1, 2)[:count], np.empty(count, dtype=np.uint64))
 
     def is_of(self, identity: Identity) -> bool:
-        """Return whether an identity has these very columns."""
+        """Return whether an identity has the same column objects."""
         return all(map(is_, self.columns, (identity.offset, identity.row, identity.attempt, identity.value)))
 
 
@@ -226,7 +226,7 @@ class WordSource(Protocol):
     def words(self, identity: Identity, part: slice, *, other_branch: bool = False) -> Words:
         """Return the first 64 bits of both uniforms of some tests, shape (tests, 2), valid until the next call.
 
-        ``other_branch``: nothing but the branch differs from the last call.
+        ``other_branch``: only the branch differs from the last call.
         """
 
     def further(self, half: int, index: int) -> Iterator[int]:
@@ -516,7 +516,7 @@ def _pack(identity: Identity, part: slice, block: Words, word: Words) -> None:
     columns = identity.offset, identity.row, identity.attempt, identity.value
     offset, row, attempt, value = (_words(column, part) for column in columns)
     high, low = (_words(half, part) for half in identity.salt)
-    # Numbers first: what is the same for all tests costs no pass over them.
+    # Numbers first: a number for all tests costs no pass over them.
     high = high ^ (offset << np.uint64(16))
     low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
     np.bitwise_and(value, np.uint64(2**48 - 1), out=word)

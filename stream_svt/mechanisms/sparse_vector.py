@@ -216,9 +216,10 @@ class SparseVector(Mechanism):
     ) -> tuple[Integers, Integers]:
         """Return the tests that reach the noisy threshold at some branch, ascending, and their gaps at all branches.
 
-        Gaps are in grid steps, shape (branches, tests that reach it), -1 at branches that do not. No test reaches it at
-        a branch that its run cannot pay: it would not be reported, but take time. Arguments are those of `step`,
-        unchecked, with `rho` and `left` the threshold noise and the units left of each test's run.
+        Gaps are in grid steps, shape (branches, reaching tests), -1 at branches that a test does not reach. A branch
+        that the run of a test cannot pay is never reached, because it could not report. The arguments are the
+        unchecked arguments of `step`; `rho` and `left` are the threshold noise and the units left of each test's
+        run.
         """
         leasts = []
         for branch in self.branches:
@@ -412,7 +413,7 @@ _MEANINGS = {
     "monotonic": "whether neighbours move all answers in one direction, as for counts",
     "correction": "the distance of the bar above the threshold, such as Uncorrected()",
 }
-"""Arguments without a default, and what each is."""
+"""Arguments without a default, with their descriptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,7 +431,7 @@ class _RunOptions:
 
     @classmethod
     def of(cls, options: AnswerOptions | RunOptions, **others: object) -> _RunOptions:
-        """Return options given as keyword arguments; `TypeError` names what is missing, or not an option."""
+        """Return options given as keyword arguments; `TypeError` names missing and unknown options."""
         given: dict[str, Any] = {**options, **others}
         required = [name for name in _MEANINGS if name not in given]
         if required:

@@ -15,7 +15,7 @@ from stream_svt.privacy.loss import Kind, as_text
 MAX_UNITS = 2**63 - 1
 """Largest limit: about nine billion epsilon, or nine million rho."""
 
-_PURE = Kind.PURE  # a global is faster than an attribute of the enum: every ledger read needs it
+_PURE = Kind.PURE  # a global is faster than an attribute of the enum, and every ledger that is read needs it
 
 
 class Ledger(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):

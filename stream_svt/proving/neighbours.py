@@ -63,7 +63,7 @@ Uniforms = tuple[list[int], list[int]]
 """The two uniforms from which the noise of a test follows, as words of 64 bits, most significant first."""
 
 Observation = tuple[str, object]
-"""Something visible: its name and its content."""
+"""A visible observation: its name and its content."""
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def uniform_of(size: int, rate: Fraction) -> list[int]:
 
 
 def moved(uniforms: Uniforms, move: int, law: Law) -> Uniforms:
-    """Return uniforms with which the noise of a test is larger by `move` grid steps, or 0 where it cannot be."""
+    """Return uniforms with which the noise of a test is larger by `move` grid steps, or 0 if there are none."""
 
     def size(uniform: list[int]) -> int:
         return exact_draw(Noise.EXPONENTIAL, chain(uniform, _MIDDLES).__next__, law.rate)
@@ -134,9 +134,8 @@ def moved(uniforms: Uniforms, move: int, law: Law) -> Uniforms:
 class NoiseSource:
     """All noise of a stream, drawn at first use: of queries as words, so that the engine tests them as in service.
 
-    Words belong to what the block that the service encrypts says of the test, without its salt.
-
-    A call returns entropy for runs: words of threshold noise, then a salt that holds the number of the run.
+    Words belong to the test in the block that the service encrypts, without its salt. A call returns entropy for
+    runs: words of threshold noise, then a salt that contains the number of the run.
 
     Attributes:
         first: On the neighbour, the noise of the first stream.
@@ -224,14 +223,14 @@ class _DurableRun:
 
 @dataclass(slots=True)
 class _Execution:
-    """An engine on one of the two streams, its state as stored on Kafka, and all that is visible of it.
+    """An engine on one of the two streams, its state as stored on Kafka, and its visible observations.
 
     Attributes:
-        observations: All that is visible.
+        observations: Everything that is visible.
         runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
         seen: Number of runs that drew noise before the last commit or crash.
         alerts: Every alert with the test that it reports.
-        written: Records of each topic so far; a restart reads the same ones again.
+        written: Records of each topic so far; a restart reads the same records again.
     """
 
     case: Case
@@ -301,7 +300,7 @@ class _Execution:
                 self._commit()
 
     def _written(self, topic: str, last: int) -> list[QueryRecord]:
-        """Return the records of a topic; those up to an offset that nobody wrote are written now."""
+        """Return the records of a topic, after writing missing records up to an offset."""
         records = self.written.setdefault(topic, [])
         for offset in range(len(records), last):
             records.append(self.streams[self._choice(offset)][topic][offset])
@@ -358,7 +357,7 @@ def prove(
 ) -> Summary:
     """Test a pair of neighbouring streams for each source of pseudo-random numbers, up to a counterexample.
 
-    ``decoder`` returns how the records of a specification's topics reach the engine.
+    ``decoder`` returns the decoding of the records of a specification's topics.
     """
     summary = Summary()
     for rng in rngs:

@@ -113,13 +113,13 @@ ScriptStep = StepTo | Command | ApplicationSpec | Literal["commit", "crash"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pair of neighbouring streams whose records depend on what was released.
+    """A pair of neighbouring streams whose records depend on released events.
 
     Attributes:
         spec: The first specification.
         script: Steps, the same on both streams.
-        first, second: Two possible records for each offset of a topic, on the first stream and on its neighbour. What
-            was released before a record is written decides which of the two it is.
+        first, second: Two possible records for each offset of a topic, on the first stream and on its neighbour. The
+            events released before a record is written decide which of the two it is.
         directions: How the answers of each dataset move from the first stream to the second.
         bounds: Limits of a step and a commit.
     """
