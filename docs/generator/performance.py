@@ -118,7 +118,8 @@ def _rows() -> str:
     for name, figure in document().figures.items():
         if figure.value is not None:
             spread = f" ({figure.spread})" if figure.spread else ""
-            goal = f"; goal: {figure.wanted}" if figure.goal else ""
+            wanted = figure.wanted.replace("at least", "≥").replace("at most", "≤")
+            goal = f" (goal {wanted})" if figure.goal else ""
             missed = ", missed" if figure.is_missed else ""
             rows.append((name, "", f"{figure.what}: **{number(figure.value)}**{spread}{goal}{missed}"))
     return listed(rows)

@@ -52,7 +52,7 @@ def print_json(data: object) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Iterable[str] = ()) -> None:
-    """Print a table as wide as the terminal, or 160 columns wide where there is none.
+    """Print a table as wide as the terminal, or 160 columns wide without a terminal.
 
     A column whose cells have no space is not wrapped. Columns of ``spare`` are left out, the first one first, while the
     table is too wide.
@@ -197,7 +197,7 @@ def alert_topic_options(command: Command) -> Command:
 
 
 def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
-    """Return the key in a file. A key that the shards would refuse, or none where they need one, is an error."""
+    """Return the key in a file; raise if the shards would refuse it, or need a key and ``path`` is None."""
     known = {key.name for key in config.command_keys}
     if path is None:
         if known:

@@ -78,7 +78,7 @@ class Board(ReleasedStatus):
 def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
     where = escaped(f"{_short(event.dataset)}  {_short(event.monitor):<8}  ")
     if isinstance(event, Alert):
-        # The demo's grid is that of counts: all released figures except the estimate are integers.
+        # The demo counts in steps of 1: all released figures except the estimate are integers.
         estimate = "-" if event.estimate is None else f"{event.estimate:.0f}"
         bound = "-" if event.bound is None else f"≥ {event.bound:g}"
         figures = f"{escaped(event.series or ''):<10}  gap {event.gap:<3g}  estimate {estimate:<4}  bound {bound:<6}  "

@@ -25,8 +25,8 @@ SURE = 0.95
 class PaidRuns:
     """Whole runs that a limit pays for, and alerts of the shorter run that the remainder pays for.
 
-    ``at_once`` is how many of them may begin within a time, None for any number; ``together`` how many the limit pays
-    for if each other monitor of the dataset begins as many, None without another one.
+    ``at_once`` is the number of runs that may begin within a time, None for any number. ``together`` is the number
+    that the limit pays for if each other monitor of the dataset begins as many, None without another monitor.
     """
 
     runs: int
@@ -223,12 +223,12 @@ _TAIL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhaustion:
-    """When what is left will be spent, in seconds of Unix time.
+    """Predicted end of a budget, in seconds of Unix time.
 
     Attributes:
         early, expected, late: The interval from the first to the last has a probability of 90 %.
         payments, since: Number of payments after the moment ``since`` that the projection is based on.
-        least: The moment before which `max_runs` lets nothing spend it; 0 for none. No other end is earlier.
+        least: The moment before which `max_runs` prevents the end; 0 for none. No other end is earlier.
     """
 
     early: float
@@ -247,13 +247,13 @@ class Exhaustion:
 def least_end(
     monitors: Mapping[MonitorSpec, float], terms: Terms, left: float, reserved: float, now: float
 ) -> float:
-    """Return the moment (Unix time) before which `max_runs` lets no run spend what is left; 0 without such a bound.
+    """Return the moment (Unix time) before which `max_runs` prevents the end of the budget; 0 without a bound.
 
     Args:
         monitors: Those on the dataset, each with the moment before which no run of it begins; 0 for none.
         terms: The dataset's, with its present limit.
-        left: What can still be spent, in the dataset's measure.
-        reserved: What open runs may spend of it at any time.
+        left: Amount that can still be spent, in the dataset's measure.
+        reserved: Part of it that open runs may spend at any time.
         now: Unix time.
     """
     paces: list[tuple[int, int, int, int]] = []
@@ -263,7 +263,7 @@ def least_end(
             return 0.0
         wait = max(int((begin - now) * 1000), 0)
         paces.append((monitor.run_price(terms.kind), most.count, most.within_ms, wait))
-    # It is spent when the rest pays no further run.
+    # The budget ends when the rest pays no further run.
     least = int((left - reserved) * terms.kind.units) - min((price for price, *_ in paces), default=0)
     if not paces or least < 0:
         return 0.0

@@ -1,8 +1,8 @@
 """The changes that a new configuration makes, and the memory that a worker then takes, as text for the operator.
 
 The model of the memory has measured figures: a test compares those for datasets and runs with measurements, and
-`benchmarks/scale/opening.py` measures a whole process. Not included is what depends on the queries: muted series (about
-300 bytes each), and queries that wait in open sets or for a retry.
+`benchmarks/scale/opening.py` measures a whole process. It does not include memory that depends on the queries: muted
+series (about 300 bytes each), and queries that wait in open sets or for a retry.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def removals(self) -> list[str]:
-        """What is removed or retired, each with its effects in one line."""
+        """Removed and retired names, each with its effects in one line."""
         blocks = re.split(r"\n(?=\S)", "\n".join(self.lines))
         removed = (block for block in blocks if block.startswith("- "))
         return [block.replace("\n    ", ": ", 1).replace("\n    ", "; ") for block in removed]
@@ -77,7 +77,7 @@ class Difference:
         return any(line.startswith(("+ ", "~ ", "- ")) for line in self.lines)
 
     def add(self, subject: str, *effects: str) -> None:
-        """Add a line for what is added (+), changed (~) or retired (-), and a line for each effect."""
+        """Add a line for an addition (+), change (~) or retirement (-), and a line for each effect."""
         self.lines += [subject, *(f"    {effect}" for effect in effects)]
 
 
@@ -90,7 +90,7 @@ def difference(
     retired: Collection[str] = (),
     now_ms: int = 0,
 ) -> Difference:
-    """Return what applying a configuration changes.
+    """Return the changes that applying a configuration would make.
 
     Args:
         old: The configuration applied last; None if there was none.
@@ -122,7 +122,7 @@ def difference(
 
 
 def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
-    """Add what changes of monitors; both specifications with the generated datasets of now."""
+    """Add the changes of monitors; both specifications have the present generated datasets."""
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
     result.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
     limits = _Limits(old), _Limits(new)
@@ -257,7 +257,7 @@ def _datasets(
 
 
 def _terms(result: Difference, pairs: Iterable[tuple[Terms, DatasetSpec]]) -> None:
-    """Add what changes of datasets that stay."""
+    """Add the changes of datasets that stay."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for old, one in pairs:
         new = one.terms
