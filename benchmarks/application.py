@@ -145,7 +145,7 @@ class Application:
         usual: dict[str, dict[str, Any]] = {
             "kafka": {"bootstrap_servers": self.servers},
             "topics": {"partitions": self.partitions},
-            "sealing": {"key_file": "master.key"},
+            "sealing": {"keys": ["master.key"]},
             "web": {"port": port},
         }
         for section, fields in self.sections.items():

@@ -115,8 +115,8 @@ SERVICE = {
     + """\
 kafka: {security_protocol: SASL_SSL, sasl_mechanism: PLAIN, username: me, password_file: password}
 schema_registry: {url: "http://127.0.0.1:1", username: me, password_file: password}
-sealing: {key_file: key, previous_key_files: [old]}
-control: {public_key_files: [alice.pub], hmac_key_files: [other]}
+sealing: {keys: [key, old]}
+control: {keys: [alice.pub, other]}
 """,
     "names": "# stores\nnorth\nsouth\n",
     "password": "pass\x0bword \n",
@@ -243,7 +243,7 @@ def test_a_line_of_a_configuration_ends_where_an_editor_ends_it(end):
 # --- every text of a configuration
 
 
-FREE = {"password_file", "key_file", "key_command", "oauth_token_command", "ca_file", "certificate_file"}
+FREE = {"password_file", "keys", "oauth_token_command", "ca_file", "certificate_file"}
 
 
 def texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

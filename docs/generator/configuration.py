@@ -106,7 +106,7 @@ def in_words(schema: Schema, definitions: Schema) -> str:
 def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
     pattern = schema.get("pattern")
     match schema:
-        case {"anyOf": parts}:
+        case {"anyOf": parts} | {"oneOf": parts}:
             for part in parts:
                 yield from _each(part, definitions)
         case {"$ref": place}:
@@ -141,8 +141,8 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
 def _list(schema: Schema, definitions: Schema) -> str:
     if "prefixItems" in schema or "items" not in schema:
         return "`[low, high]`"
-    first, *rest = in_words(schema["items"], definitions).split(" ")
-    return " ".join(["list of", f"{first}s", *rest])
+    each = (one.partition(" ") for one in in_words(schema["items"], definitions).split(" or "))
+    return "list of " + " or ".join(f"{first}s{space}{rest}" for first, space, rest in each)
 
 
 def _range(schema: Schema) -> str:

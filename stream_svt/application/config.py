@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stream_svt import plain_text
-from stream_svt.application.signatures import VerifyingKey, public_key, secret_bytes, shared_key
+from stream_svt.application.signatures import VerifyingKey, secret_bytes, shared_key, verifying_key
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.kafka.clients import Cluster, tls_context
 from stream_svt.kafka.partitioning import Partitioning
@@ -23,7 +23,7 @@ from stream_svt.protocol.configuration import Bundle
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, specification
 from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, refuse, without
-from stream_svt.settings.fields import Named, held_by, opened
+from stream_svt.settings.fields import Named, opened
 
 Held = TypeVar("Held")
 
@@ -67,12 +67,10 @@ class Config:
     def _cluster(self) -> Cluster:
         return Cluster.of(self.kafka)
 
-    @cached_property
+    @property
     def command_keys(self) -> tuple[VerifyingKey, ...]:
         """Keys that may sign commands; empty if signatures are not required."""
-        public, shared = self.control.public_key_files, self.control.hmac_key_files
-        secrets = [shared_key(secret)[1] for secret in held_by(*shared) if secret is not None]
-        return (*(key for key in held_by(*public) if key is not None), *secrets)
+        return tuple(one.held for one in self.control.keys)
 
     @property
     def bundle(self) -> Bundle:
@@ -200,25 +198,20 @@ class Files:
         """Return the shared key of 32 bytes in a file."""
         return Named(name, _held(secret_bytes, self._text(name), f"file {quote(name)}"), self._advice(name))
 
-    def sealing_key(self, name: str) -> Named[bytes]:
-        """Return a sealing key, which occurs once."""
+    def sealing_key(self, name: str | tuple[str, ...]) -> Named[bytes]:
+        """Return the key in a file, or the key that a program prints; no key occurs twice."""
+        if not isinstance(name, str):
+            printed = _held(secret_bytes, self._printed(name), f"what {quote(name[0])} prints")
+            return _once(Named(name, printed), self._sealing)
         return _once(self.key(name), self._sealing)
 
-    def printed_key(self, command: tuple[str, ...]) -> Named[bytes]:
-        """Return the sealing key that a program prints."""
-        key = _held(secret_bytes, self._printed(command), f"what {quote(command[0])} prints")
-        return _once(Named(command, key), self._sealing)
-
-    def command_key(self, name: str) -> Named[bytes]:
-        """Return a shared key that verifies commands; it must be no sealing key."""
-        if (key := self.key(name)).held in self._sealing:
-            raise ValueError(f"file {key} holds a sealing key: commands need a key of their own")
-        return _once(key, self._command)
-
-    def public_key(self, name: str) -> Named[VerifyingKey]:
-        """Return a public key that verifies commands."""
-        key = _held(public_key, self._text(name), f"file {quote(name)}")
-        return _once(Named(name, key, self._advice(name, is_secret=False)), self._command)
+    def command_key(self, name: str) -> Named[VerifyingKey]:
+        """Return a key that verifies commands; it must be no sealing key, and occurs once."""
+        text = self._text(name)
+        key = _held(verifying_key, text, f"file {quote(name)}")
+        if any(shared_key(one)[1] == key for one in self._sealing):
+            raise ValueError(f"file {quote(name)} holds a sealing key: commands need a key of their own")
+        return _once(Named(name, key, self._advice(name, is_secret="-----BEGIN" not in text)), self._command)
 
     def directory(self, command: tuple[str, ...]) -> Named[Path]:
         """Return a program with the directory where it is started."""

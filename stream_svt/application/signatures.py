@@ -112,6 +112,16 @@ def public_key(text: str) -> VerifyingKey:
     return _public(key)
 
 
+def verifying_key(text: str) -> VerifyingKey:
+    """Return the verifying key in a text: Ed25519 as PEM, or 32 shared bytes. Raises as `public_key` does."""
+    if "-----BEGIN" in text:
+        return public_key(text)
+    try:
+        return shared_key(secret_bytes(text))[1]
+    except ValueError as error:
+        raise ValueError(f"{error}, or an Ed25519 public key as PEM") from None
+
+
 def signing_key(text: str) -> SigningKey:
     """Return the signing key in a text: Ed25519 as PEM, or 32 shared bytes. Raises ValueError as `public_key` does."""
     if "-----BEGIN" not in text:

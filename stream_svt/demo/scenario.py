@@ -169,7 +169,7 @@ _TEMPLATE = Template(
 application: $application
 kafka: {bootstrap_servers: "$bootstrap"}
 topics: {partitions: $partitions}
-sealing: {key_file: "$key_file"} # 32 random bytes as hex: openssl rand -hex 32
+sealing: {keys: ["$key_file"]} # 32 random bytes as hex: openssl rand -hex 32
 web: {port: $port}
 commit: {interval: 500ms}
 datasets: # the rest of the second week's budget was given to a study

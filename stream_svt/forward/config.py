@@ -165,7 +165,7 @@ class DestinationConfig(Strict):
     def keys(self) -> tuple[bytes, ...]:
         """The shared keys that sign requests."""
         files = self.webhook.key_files if self.webhook else ()
-        return tuple(key for key in held_by(*files) if key is not None)
+        return tuple(one.held for one in files)
 
     @property
     def authorization(self) -> str | None:

@@ -331,9 +331,9 @@ def tokens_of(kafka: KafkaConfig) -> Tokens | None:
     if kafka.aws_region is not None:
         return Tokens(MskTokens(kafka.aws_region))
     if (program := kafka.oauth_token_command) is not None:
-        return Tokens(CommandTokens(program.name, program.held or Path()), kafka.oauth_extensions)
+        return Tokens(CommandTokens(program.name, program.held), kafka.oauth_extensions)
     url, client, secret = kafka.oauth_token_url, kafka.oauth_client_id, kafka.oauth_client_secret_file
-    if url is None or client is None or secret is None or secret.held is None:
+    if url is None or client is None or secret is None:
         return None
     [authorities] = held_by(kafka.oauth_ca_file)
     tls = ssl.create_default_context(cafile=authorities)

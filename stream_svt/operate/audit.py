@@ -155,4 +155,4 @@ async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[
 
 
 def _history(config: Config, shard: int) -> ShardHistory:
-    return ShardHistory(config.spec.application, shard, proof_checker(config.sealing.keys))
+    return ShardHistory(config.spec.application, shard, proof_checker(config.sealing.master_keys))

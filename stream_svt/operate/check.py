@@ -74,14 +74,14 @@ def check_offline(config: Config) -> list[Finding]:
         *(note("configuration", str(one)) for one in config.notes),
         *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
     ]
-    if not config.sealing.keys:
+    if not config.sealing.master_keys:
         message = (
             f"state is not sealed: whoever may read topic {config.topics.state!r} can undo the noise; set "
-            "sealing.key_file or key_command"
+            "sealing.keys"
         )
         findings.append(note("sealing", message))
     rule = f"need no signature: the ACL of topic {config.topics.control!r} decides"
-    if config.control.required:
+    if config.control.keys:
         rule = f"must be signed with {', '.join(key.name for key in config.command_keys)}"
     alone = (
         "a dataset must belong to this application alone: a second application that monitors the same data "
@@ -323,9 +323,10 @@ async def _state(context: CheckContext) -> AsyncIterator[Finding]:
     if not context.fits(config.topics.state):
         return
     stored = await context.states()
-    field = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
-    refused = [problem(field, why) for why in unreadable_states(config, context.topology.cluster_id, stored)]
-    key = "with the configured keys" if config.sealing.keys else "without a key"
+    refused = [
+        problem("sealing.keys", why) for why in unreadable_states(config, context.topology.cluster_id, stored)
+    ]
+    key = "with the configured keys" if config.sealing.master_keys else "without a key"
     message = f"what {len(stored)} of {config.topics.partitions} shards have stored opens {key}"
     for finding in refused or [ok("state", message if stored else "nothing is stored yet")]:
         yield finding
@@ -360,7 +361,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
             # The worker's message, without its prefix and its end about parking.
             why = str(error).partition(": ")[2].removesuffix(" Nothing was changed.")
         else:
-            if not config.sealing.keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if not config.sealing.master_keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "

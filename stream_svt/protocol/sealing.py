@@ -150,9 +150,9 @@ class Sealing:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
             if name not in self._masters:
                 known = ", ".join(known.hex() for known in self._masters) or "none"
-                remedy = "name the key's file in sealing.key_file"
+                remedy = "name the key's file in sealing.keys"
                 if self._masters:
-                    remedy = "correct a wrong file; an older key's file belongs in sealing.previous_key_files"
+                    remedy = "correct a wrong file; an older key's file stands behind the current one in sealing.keys"
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._context.shard)

@@ -220,13 +220,13 @@ def _generated_name(pattern: str, name: str) -> str:
 def _named_in(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
     """Return a file with the names in its lines; ValueError if there is none, or an invalid one."""
     names = []
-    for number, line in enumerate(file.held or (), start=1):
+    for number, line in enumerate(file.held, start=1):
         text = line.strip(" \t")
         try:
             names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
         except ValueError as error:
             raise ValueError(f"{file} line {number}: {error}") from None
-    if file.held is not None and not names:
+    if not names:
         raise ValueError(f"{file} contains no names")
     return replace(file, held=names)
 
@@ -314,7 +314,7 @@ class DatasetDeclaration(Strict):
 
     @property
     def _names(self) -> Sequence[str]:
-        return (self.file.held or ()) if self.file else self.names or (self.name or "",)
+        return self.file.held if self.file else self.names or (self.name or "",)
 
     def expand(self) -> tuple[Iterator[DatasetSpec], Generator | None]:
         """Return the datasets declared; for a generator without an end, its first period, and the generator."""

@@ -211,16 +211,12 @@ class Document:
 
     def problem(self, at: KeyPath | str, message: str) -> Problem:
         """Return a problem with the line of its path, or of the nearest parent of it."""
-        path = path_of(at)
+        path = parent = path_of(at)
         if path in self.origins:
             message = f"{message} (from {self.origins[path]})"
-        return Problem(self.line(path), path_text(path), message)
-
-    def line(self, path: KeyPath) -> int:
-        """Return the line of ``path``, or of its nearest parent."""
-        while path not in self.lines and path:
-            path = path[:-1]
-        return self.lines.get(path, 1)
+        while parent not in self.lines and parent:
+            parent = parent[:-1]
+        return Problem(self.lines.get(parent, 1), path_text(path), message)
 
     def override(self, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]) -> None:
         """Replace keys of some sections by environment variables, so that several environments share one file.

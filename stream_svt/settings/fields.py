@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     GetCoreSchemaHandler,
     StringConstraints,
+    Tag,
     ValidationInfo,
     WithJsonSchema,
 )
@@ -273,6 +275,10 @@ def _without_nul(text: str) -> str:
 PathText = Annotated[_AnyText, AfterValidator(_without_nul)]
 """The name of a file, or an argument of a program: both may have any other character."""
 Argv = Annotated[tuple[PathText, ...], Field(min_length=1)]
+FileOrProgram = Annotated[
+    Annotated[PathText, Tag("file")] | Annotated[Argv, Tag("program")],
+    Discriminator(lambda value: "program" if isinstance(value, list | tuple) else "file"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +289,7 @@ class Named(Generic[Held]):
     """
 
     name: str | tuple[str, ...]
-    held: Held | None = field(default=None, repr=False)
+    held: Held = field(default=None, repr=False)  # type: ignore[assignment]  # of a model that is made by hand
     note: str = ""
 
     def __str__(self) -> str:

@@ -183,21 +183,20 @@ class TopicsConfig(Strict):
     lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
-_KeyFile = Annotated[fields.Named[bytes], fields.Outside("sealing_key")]
-_KeyCommand = Annotated[fields.Named[bytes], fields.Outside("printed_key", fields.Argv)]
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_SealingKey = Annotated[fields.Named[bytes], fields.Outside("sealing_key", fields.FileOrProgram)]
 
 
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
-    key_file: _KeyFile | None = None
-    """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
-    key_command: _KeyCommand | None = None
-    """Program with its arguments, without a shell, that prints the key, instead of key_file. Default: none."""
-    previous_key_files: tuple[_KeyFile, ...] = ()
-    """Files with older keys, during a key rotation. Default: none."""
-    previous_key_commands: tuple[_KeyCommand, ...] = ()
-    """Programs that print older keys. Default: none."""
+    keys: Annotated[tuple[_SealingKey, ...], BeforeValidator(_one_or_more)] = ()
+    """Master keys of 32 bytes as 64 hex digits or base64: the current one, then older ones during a rotation. Each is
+    a file, or a list, the program with its arguments, without a shell, that prints the key. Default: state is not
+    sealed."""
     adopt_plain: bool = False
     """Accept an unsealed state, to seal it. Remove it afterwards: while it is true, anyone with write access to the
     state topic can replace the state. Default false."""
@@ -206,47 +205,22 @@ class SealingConfig(Strict):
     close-application --give-up-state can close them. Default false."""
 
     @property
-    def keys(self) -> tuple[bytes, ...]:
-        """The master keys, the current one first; empty if state is not sealed."""
-        older = (*self.previous_key_files, *self.previous_key_commands)
-        named = fields.held_by(self.key_file, self.key_command, *older)
-        return tuple(key for key in named if key is not None)
+    def master_keys(self) -> tuple[bytes, ...]:
+        """What the keys hold."""
+        return tuple(one.held for one in self.keys)
 
     @consistent
     def _problems(self) -> Found:
-        if self.key_file is not None and self.key_command is not None:
-            yield "key_command", "cannot be combined with key_file: remove one of them"
-        if self.key_file is None and self.key_command is None:
-            for name in ("previous_key_files", "previous_key_commands"):
-                if getattr(self, name):
-                    yield "key_file", f"is required with {name}, or else key_command"
-            if self.adopt_plain:
-                yield "adopt_plain", "has no effect without key_file or key_command"
+        if self.adopt_plain and not self.keys:
+            yield "adopt_plain", "has no effect without keys"
 
 
 class ControlConfig(Strict):
     """Signatures of commands, in addition to the access control list of the control topic."""
 
-    signatures: Literal["required", "off"] | None = None
-    """Whether commands need a signature with one of the keys below. Default: required if there is a key, else
-    off."""
-    public_key_files: tuple[Annotated[fields.Named[Any], fields.Outside("public_key")], ...] = ()
-    """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
-    hmac_key_files: tuple[Annotated[fields.Named[bytes], fields.Outside("command_key")], ...] = ()
-    """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; a key that verifies can also
-    sign. Default: none."""
-
-    @property
-    def required(self) -> bool:
-        """Whether unsigned commands are refused."""
-        return bool(self.public_key_files or self.hmac_key_files)
-
-    @consistent
-    def _problems(self) -> Found:
-        if self.signatures == "required" and not self.required:
-            yield "signatures", "required needs public_key_files or hmac_key_files"
-        if self.signatures == "off" and self.required:
-            yield "signatures", "is off although keys are configured: remove signatures or the keys"
+    keys: tuple[Annotated[fields.Named[Any], fields.Outside("command_key")], ...] = ()
+    """Files with keys that verify commands: Ed25519 public keys (PEM), or shared keys (HMAC-SHA256) of 32 bytes as 64
+    hex digits or base64, with which one can also sign. With a key, unsigned commands are refused. Default: none."""
 
 
 def _registry(text: str) -> str:
@@ -346,7 +320,7 @@ SECTIONS: dict[str, type[Strict]] = {name: _SERVICE[name] for name in SERVICE_KE
 
 def _carried(file: fields.Named[Any]) -> fields.Named[Carried]:
     try:
-        return replace(file, held=NOTHING if file.held is None else parse(file.held))
+        return replace(file, held=parse(file.held))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -367,13 +341,13 @@ class ConfigDocument(ServiceDocument):
     @property
     def carried(self) -> Carried:
         """What is taken over from a closed application."""
-        return NOTHING if self.carried_over is None else self.carried_over.held or NOTHING
+        return NOTHING if self.carried_over is None else self.carried_over.held
 
     @property
     def files(self) -> dict[str, str]:
         """The files that datasets and balances were read from, by the names in the document."""
         files: list[tuple[fields.Named[Any], Iterable[str]]]
-        files = [(one.file, one.file.held or ()) for one in self.datasets if one.file]
+        files = [(one.file, one.file.held) for one in self.datasets if one.file]
         files += [(self.carried_over, self.carried.lines())] if self.carried_over else []
         return {str(one.name): "".join(f"{line}\n" for line in lines) for one, lines in files}
 

@@ -150,8 +150,8 @@ def about(worker: Worker) -> About:
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
         partitioner=config.topics.partitioner,
         lacks=worker.lacks,
-        sealed=bool(config.sealing.keys),
-        signatures_required=config.control.required,
+        sealed=bool(config.sealing.master_keys),
+        signatures_required=bool(config.control.keys),
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
         monitors=[
             MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))

@@ -72,7 +72,7 @@ class Overtaken(StreamSvtError):
 
 
 async def _versions(config: Config, cluster: Cluster, known: tuple[int, str] = (0, "")) -> Versions:
-    cluster_id = await kafka.cluster_id_of(cluster) if config.control.required else ""
+    cluster_id = await kafka.cluster_id_of(cluster) if config.control.keys else ""
     return Versions(verifier_of(config, cluster_id, config.topics.config, PARTITION), known)
 
 

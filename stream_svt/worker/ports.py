@@ -551,13 +551,13 @@ def context_of(config: Config, cluster_id: str, topic: str, partition: int) -> R
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
     """Return the sealing of a shard's state records."""
     return Sealing(
-        context_of(config, cluster_id, config.topics.state, shard), config.sealing.keys, os.urandom
+        context_of(config, cluster_id, config.topics.state, shard), config.sealing.master_keys, os.urandom
     )
 
 
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
     """Return the check of a partition's records: of signatures if commands must be signed."""
-    if not config.control.required:
+    if not config.control.keys:
         return accept_all
     return Verifier(context_of(config, cluster_id, topic, partition), config.command_keys)
 
@@ -598,7 +598,7 @@ def journal_of(
     settings = JournalSettings(
         context=context_of(config, cluster_id, own.state, shard),
         topics=own,
-        masters=config.sealing.keys,
+        masters=config.sealing.master_keys,
         adopt_plain=config.sealing.adopt_plain,
         entropy=os.urandom,
         epoch=time.time,

@@ -94,7 +94,7 @@ def test_a_file_without_sections_has_safe_defaults():
     assert (config.topics.partitions, config.topics.start_at) == (4, "earliest")
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6066)
     assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
-    assert config.sealing.keys == ()
+    assert config.sealing.master_keys == ()
     assert config.notes == ()
     arguments = config.cluster().arguments
     assert {name: value for name, value in arguments.items() if value is not None} == {
@@ -121,7 +121,7 @@ kafka:
   session_timeout: 9s
   group_instance_id: worker-1
 topics: {alerts: a, state: s, rejects: r, control: c, partitions: 8, replication_factor: 3, start_at: latest}
-sealing: {key_file: key, previous_key_files: [old]}
+sealing: {keys: [key, old]}
 web: {host: 0.0.0.0, port: 80}
 commit: {interval: 500ms, max_records: 10}
 """,
@@ -130,7 +130,7 @@ commit: {interval: 500ms, max_records: 10}
     assert config.kafka.bootstrap_servers == ("127.0.0.1:9092", "[::1]:9093")
     assert (config.kafka.session_timeout, config.kafka.group_instance_id) == (9000, "worker-1")
     assert (config.topics.alerts, config.topics.state, config.topics.partitions) == ("a", "s", 8)
-    assert config.sealing.keys == (KEY, bytes(32))
+    assert config.sealing.master_keys == (KEY, bytes(32))
     assert (config.web.port, config.commit.interval, config.source) == (80, 500, str(path))
     assert config.notes == ()
 
@@ -193,19 +193,19 @@ def test_an_empty_section_means_its_defaults():
 )
 def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
     write(tmp_path / "key", content)
-    config = parse_config(SPEC + "sealing: {key_file: key}", directory=tmp_path)
-    assert config.sealing.keys[0] in {KEY, b"\xff" * 32}
+    config = parse_config(SPEC + "sealing: {keys: [key]}", directory=tmp_path)
+    assert config.sealing.master_keys[0] in {KEY, b"\xff" * 32}
 
 
 def test_a_key_is_what_a_command_prints(directory):
-    text = "sealing: {key_command: [printf, '%s', " + "ff" * 32 + "], previous_key_commands: [[cat, key]]}"
+    text = "sealing: {keys: [[printf, '%s', " + "ff" * 32 + "], [cat, key]]}"
     config = parse_config(SPEC + text, directory=directory)
-    assert config.sealing.keys == (b"\xff" * 32, KEY)
+    assert config.sealing.master_keys == (b"\xff" * 32, KEY)
 
 
 def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("stream_svt.application.config.KEY_COMMAND_SECONDS", 0.2)
-    ((_, _, words),) = problems("sealing: {key_command: [sleep, '60']}", tmp_path)
+    ((_, _, words),) = problems("sealing: {keys: [[sleep, '60']]}", tmp_path)
     assert "did not end within 0.2 s" in words
 
 
@@ -215,14 +215,14 @@ def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "field", "message"),
     [
-        ("sealing: {key_file: open}", "sealing.key_file", "chmod 600"),
-        ("sealing: {key_file: key, adopt_plain: true}", "sealing.adopt_plain", "remove it once"),
+        ("sealing: {keys: open}", "sealing.keys", "chmod 600"),
+        ("sealing: {keys: [key], adopt_plain: true}", "sealing.adopt_plain", "remove it once"),
         (
-            "sealing: {key_file: key, key_lost: true}",
+            "sealing: {keys: [key], key_lost: true}",
             "sealing.key_lost",
             "parks shards that another worker could",
         ),
-        ("control: {public_key_files: [alice.pub]}", "control.public_key_files", "written by everybody"),
+        ("control: {keys: [alice.pub]}", "control.keys", "written by everybody"),
         ("kafka: {bootstrap_servers: broker.example:9092}", "kafka.security_protocol", "in the clear"),
     ],
 )
@@ -236,9 +236,9 @@ def test_what_is_accepted_and_should_not_stay_so_is_noted(tmp_path, text, field,
     assert message in note.message
 
 
-@pytest.mark.parametrize("key", ["SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST", "CONTROL_SIGNATURES"])
+@pytest.mark.parametrize("key", ["SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST", "CONTROL_KEYS"])
 def test_what_gives_leave_is_said_in_the_file_only(directory, key):
-    ((_, field, words),) = problems("sealing: {key_file: key}", directory, {f"STREAM_SVT_{key}": "true"})
+    ((_, field, words),) = problems("sealing: {keys: [key]}", directory, {f"STREAM_SVT_{key}": "true"})
     assert field == f"STREAM_SVT_{key}"
     assert "in the file only" in words
 
@@ -247,19 +247,18 @@ def test_what_gives_leave_is_said_in_the_file_only(directory, key):
 
 
 def test_commands_need_no_signature_unless_a_key_is_named(directory):
-    assert not parse_config(SPEC).control.required
-    assert not parse_config(SPEC + "control: {signatures: off}").control.required
-    for more in ("", "signatures: required, "):
-        text = f"control: {{{more}public_key_files: [alice.pub], hmac_key_files: [other]}}"
+    assert not parse_config(SPEC).control.keys
+    for more in ("", "sealing: {keys: [key]}\n"):
+        text = f"{more}control: {{keys: [alice.pub, other]}}"
         config = parse_config(SPEC + text, directory=directory)
-        assert config.control.required
+        assert config.control.keys
         names = [signing_key(PRIVATE).name, signing_key(str(FILES["other"])).name]
         assert [key.name for key in config.command_keys] == names
         assert config.notes == ()
 
 
 def test_secrets_never_show_in_the_text_of_a_configuration(directory):
-    text = "sealing: {key_file: key}\ncontrol: {hmac_key_files: [other]}\n" + SASL
+    text = "sealing: {keys: [key]}\ncontrol: {keys: [other]}\n" + SASL
     shown = repr(parse_config(SPEC + text, directory=directory))
     assert "hunter2" not in shown
     for secret in (KEY, bytes(range(1, 33))):

@@ -172,7 +172,7 @@ def test_a_command_that_every_shard_would_refuse_is_not_sent(stream_svt, config,
     (directory / "alice.pub").write_text(ed25519_pair()[1])
     (directory / "mallory.pem").write_text(ed25519_pair()[0])
     (directory / "binary").write_bytes(b"\xff\xfe")
-    config.write_text(config.read_text() + "control: {public_key_files: [alice.pub]}\n")
+    config.write_text(config.read_text() + "control: {keys: [alice.pub]}\n")
     more = () if key is None else ("--signing-key", directory / key)
     for command in (("pause", "today"), ("accept-loss", *LOST)):
         ended = stream_svt("control", command[0], "-c", config, *command[1:], *more)

@@ -390,7 +390,7 @@ def secret(objects, tmp_path) -> Callable[[Path], str]:
 def test_the_configuration_of_the_workers_is_valid_with_the_files_of_their_secret(secret):
     config = parse_config(secret(CONFIG))
     assert config.notes == ()
-    assert config.sealing.keys
+    assert config.sealing.master_keys
     assert config.topics.replication_factor == 3
 
 

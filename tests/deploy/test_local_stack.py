@@ -55,7 +55,7 @@ class Stack:
             "STREAM_SVT_WEB_PORT": str(port),
         }
         if "sealing_key" in service["secrets"]:
-            environment["STREAM_SVT_SEALING_KEY_FILE"] = str(self._directory / "secrets" / "sealing.key")
+            environment["STREAM_SVT_SEALING_KEYS"] = str(self._directory / "secrets" / "sealing.key")
         arguments = [
             changed.get(argument, mounted.get(argument, argument)) for argument in service["command"]
         ]

@@ -206,7 +206,7 @@ async def test_the_partitioner_of_an_application_never_changes(scene: Scene, fil
 async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene) -> None:
     private, public = ed25519_pair()
     (scene.directory / "alice.pub").write_text(public)
-    file = scene.write(more="control: {public_key_files: [alice.pub]}\n")
+    file = scene.write(more="control: {keys: [alice.pub]}\n")
     config = load_config(file)
     brokers = config.cluster()
     follower = follow(load_config(file, is_whole=False), brokers)

@@ -24,7 +24,7 @@ from tests.support.worker import HIGH, Scene, grown, until
 pytestmark = pytest.mark.kafka
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SECRET = bytes(range(32)).hex()
-KEYS = "control: {public_key_files: [alice.pub], hmac_key_files: [shared]}\n"
+KEYS = "control: {keys: [alice.pub, shared]}\n"
 
 
 class Guarded:
@@ -164,7 +164,7 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
 
         async def said() -> list[tuple[str, str]]:
             found = await check_brokers(config(sealing), config(sealing).cluster())
-            return [(one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}]
+            return [(one.level, one.message) for one in found if one.subject in {"state", "sealing.keys"}]
 
         return await grown(said, 1)  # topics that were made a moment ago may not be known yet
 
@@ -178,26 +178,26 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
         await scene.stop(worker)
         return worker.fault.reason
 
-    assert await checked("key_file: old") == [("ok", "nothing is stored yet")]
+    assert await checked("keys: [old]") == [("ok", "nothing is stored yet")]
     opens = [("ok", "what 2 of 2 shards have stored opens with the configured keys")]
-    worker = await started("key_file: old")
-    assert await checked("key_file: old") == opens
+    worker = await started("keys: [old]")
+    assert await checked("keys: [old]") == opens
     assert shown(worker) == {old}
     await scene.send("a", HIGH)
     await scene.settled(worker, 1)
     before = spent(worker)
     await scene.stop(worker)
     # Too early: nothing was rewritten yet, and nothing is touched.
-    reason = await fails("key_file: new")
+    reason = await fails("keys: [new]")
     assert f"sealed with key {old}" in reason
-    assert "previous_key_files" in reason
-    ((level, problem),) = await checked("key_file: new")
+    assert "an older key's file" in reason
+    ((level, problem),) = await checked("keys: [new]")
     assert level == "problem"
     assert f"shards 0, 1 on topic '{scene.application}.state': it is sealed with key {old}" in problem
-    both = "key_file: new, previous_key_files: [old]"
+    both = "keys: [new, old]"
     assert await checked(both) == opens
     # One worker after the other is restarted: the first one's shards are read with the key before.
-    first = await started("key_file: old")
+    first = await started("keys: [old]")
     second = await scene.start(config(both), ready=False)
     await until(lambda: second.ready and len(first.statuses()) == len(second.statuses()) == 1)
     await scene.stop(first)
@@ -206,18 +206,18 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
     # Outbox records that no longer count are left as they are.
     live = {place: value for place, value in (await scene.live()).items() if place[1][:3] != b"ob/"}
     assert {value[10:18].hex() for value in live.values()} == {new}
-    worker = await started("key_file: new")
+    worker = await started("keys: [new]")
     assert spent(worker) == before
     await scene.stop(worker)
-    assert f"sealed with key {new}" in await fails("key_file: old")
+    assert f"sealed with key {new}" in await fails("keys: [old]")
 
 
 async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_says_why(
     scene: Scene, config
 ) -> None:
     """A shard sealed with a newer key, one with the old key: the standby with both is ready, with one it is not."""
-    both = config("key_file: new, previous_key_files: [old]")
-    first = await scene.start(config("key_file: old"))
+    both = config("keys: [new, old]")
+    first = await scene.start(config("keys: [old]"))
     assert first.ready  # nothing is stored: no shard asks for a key
     for dataset in "abc":
         await scene.send(dataset, HIGH)
@@ -226,7 +226,7 @@ async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_say
     await until(lambda: [len(one.statuses()) for one in (first, second)] == [1, 1])
     await until(lambda: second.ready)
     [newer] = [status.shard for status in second.statuses()]
-    standby = await scene.start(config("key_file: old"), ready=False)
+    standby = await scene.start(config("keys: [old]"), ready=False)
     await until(lambda: standby.lacks != "")
     assert (standby.state, standby.statuses(), standby.ready) == (WorkerState.MEMBER, [], False)
     said = ready(standby)
@@ -234,11 +234,11 @@ async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_say
     assert f"lacks the sealing key of shard {newer}: state record 'meta' of shard {newer} " in said.text
     assert f"sealed with key {key_id(NEW).hex()}, configured: {key_id(OLD).hex()}" in said.text
     assert status(standby).lacks in said.text
-    foreign = await scene.start(config("key_file: third"), ready=False)
+    foreign = await scene.start(config("keys: [third]"), ready=False)
     await until(lambda: foreign.fault is not None)
     assert (foreign.fault.cause, foreign.ready) == (Cause.SEALING_KEY, False)
     right, lost = [
-        await scene.start(one, ready=False) for one in (both, config("key_file: old, key_lost: true"))
+        await scene.start(one, ready=False) for one in (both, config("keys: [old], key_lost: true"))
     ]
     await until(lambda: right.ready and lost.ready)
     assert (right.lacks, lost.lacks) == ("", "")

@@ -28,7 +28,7 @@ OLD = """application: {application}
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
 topics: {{partitions: 2}}
 commit: {{interval: 100ms}}
-sealing: {{key_file: key}}
+sealing: {{keys: [key]}}
 web: {{port: {port}}}
 datasets:
   - {{generate: "web-{{date}}", from: 2026-01-01, lateness: 2h, limit: 200, unit: one request}}

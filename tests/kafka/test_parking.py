@@ -200,11 +200,11 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     app = await scenes(Application)
     monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
     write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
-    right = app.config(more="sealing: {key_file: right}\n")
+    right = app.config(more="sealing: {keys: [right]}\n")
     await app.start(right)
     await app.go_on(app.shards)
     away = Proxy(free_port(), int(app.servers.split(":")[1]))  # nobody listens there yet
-    known = app.config(servers=away.address, more="sealing: {key_file: wrong}\n")
+    known = app.config(servers=away.address, more="sealing: {keys: [wrong]}\n")
     other = Worker(known, lambda: known)
     app.workers.append(other)
 

@@ -36,8 +36,8 @@ THRESHOLD = 50_000_000_000_000
 SENSITIVITY = 1_000_000
 """Noise is some multiples of it, so that the last six digits of a top say nothing by themselves."""
 SECTIONS = """
-sealing: {key_command: [cat, sealing.key]}
-control: {hmac_key_files: [shared.key]}
+sealing: {keys: [[cat, sealing.key]]}
+control: {keys: [shared.key]}
 """
 VARIANTS = (
     "name: adaptive\n    mechanism: adaptive",

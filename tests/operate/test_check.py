@@ -128,7 +128,7 @@ def test_offline_it_is_said_how_much_memory_a_worker_takes():
 def test_offline_it_is_said_who_may_give_commands(tmp_path):
     assert message_about("control") == "commands need no signature: the ACL of topic 'shop.control' decides"
     (tmp_path / "shared").write_text("07" * 32)
-    words = message_about("control", YAML + "control: {hmac_key_files: [shared]}", tmp_path)
+    words = message_about("control", YAML + "control: {keys: [shared]}", tmp_path)
     assert words == f"commands must be signed with {signing_key('07' * 32).name}"
     assert "0707" not in words
 
@@ -172,7 +172,7 @@ def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, by
 
 def sealed(*keys: bytes, adopt_plain: bool = False) -> SealingConfig:
     files = tuple(Named("key", key) for key in keys)
-    return SealingConfig.model_construct(previous_key_files=files, adopt_plain=adopt_plain)
+    return SealingConfig.model_construct(keys=files, adopt_plain=adopt_plain)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def sealed(*keys: bytes, adopt_plain: bool = False) -> SealingConfig:
             (
                 "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
                 f"{key_id(OLD).hex()}, configured: {key_id(NEW).hex()}; "
-                "correct a wrong file; an older key's file belongs in sealing.previous_key_files."
+                "correct a wrong file; an older key's file stands behind the current one in sealing.keys."
             ),
         ),
-        (sealed(), stored(OLD), "configured: none; name the key's file in sealing.key_file."),
+        (sealed(), stored(OLD), "configured: none; name the key's file in sealing.keys."),
         (sealed(NEW), stored(), "it is not sealed although a key is configured"),
         (
             sealed(OLD),

@@ -59,9 +59,9 @@ def test_a_rotated_key_still_opens_and_the_new_one_seals() -> None:
 
 def test_a_missing_key_is_named_with_the_remedy() -> None:
     sealing = sealing_with((OLD,))
-    with pytest.raises(UnreadableState, match=rf"{sealing.key_id}.*previous_key_files"):
+    with pytest.raises(UnreadableState, match=rf"{sealing.key_id}.*an older key's file"):
         sealing_with((NEW,)).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
-    with pytest.raises(UnreadableState, match=r"configured: none; name .* in sealing\.key_file"):
+    with pytest.raises(UnreadableState, match=r"configured: none; name .* in sealing\.keys"):
         sealing_with(()).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
 
 

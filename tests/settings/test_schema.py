@@ -26,9 +26,8 @@ kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_
         connections_max_idle: 9m}
 topics: {alerts: retail.alerts, state: retail.state, rejects: retail.rejects, control: retail.control,
          partitions: 4, replication_factor: 1, start_at: earliest}
-sealing: {key_file: null, key_command: null, previous_key_files: [], previous_key_commands: [], adopt_plain: false,
-          key_lost: false}
-control: {signatures: off, public_key_files: [], hmac_key_files: []}
+sealing: {keys: [], adopt_plain: false, key_lost: false}
+control: {keys: []}
 web: {host: 127.0.0.1, port: 6066}
 commit: {interval: 2s, max_records: 20000}
 datasets:

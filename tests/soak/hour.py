@@ -32,7 +32,7 @@ SPEC = """
 application: {application}
 kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 500ms}}
 topics: {{partitions: {partitions}}}
-sealing: {{key_file: master.key}}
+sealing: {{keys: [master.key]}}
 commit: {{interval: 500ms}}
 datasets:
   - {{names: [{datasets}], limit: {{epsilon: 1000000}}, unit: one basket}}

@@ -21,9 +21,9 @@ from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
 from tests.support.worker import HIGH, Scene
 
-SEALED = "sealing: {key_file: key}\n"
-SEALED_ANEW = "sealing: {key_file: another-key}\n"
-KEY_LOST = "sealing: {key_file: another-key, key_lost: true}\n"
+SEALED = "sealing: {keys: [key]}\n"
+SEALED_ANEW = "sealing: {keys: [another-key]}\n"
+KEY_LOST = "sealing: {keys: [another-key], key_lost: true}\n"
 CARRIED = "carried_over: carried.jsonl\n"
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 LIMIT = 4

@@ -424,7 +424,7 @@ document.addEventListener("DOMContentLoaded", () => {
     set(at("application"), status.application);
     const shards = status.shards.length;
     set(at("worker-lead"), `${status.worker}, ${status.ready ? "ready" : "not ready"}. It owns ${shards ? many(shards, "shard") : "no shard"}`
-      + ` of the application's topics; its stored state is ${status.sealed ? "sealed" : "not sealed: name a key under sealing.key_file"}.`
+      + ` of the application's topics; its stored state is ${status.sealed ? "sealed" : "not sealed: name a key under sealing.keys"}.`
       + (status.fault ? ` It stays out of its group: ${status.fault.reason}.` : "")
       + " Budgets and alerts above are those of the whole application.");
     fill(at("shards"), status.shards, () => status.shards.map((shard) => {
