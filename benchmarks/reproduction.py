@@ -22,8 +22,9 @@ from benchmarks.papers import (
     unbounded_quantile_report,
 )
 from benchmarks.papers.effort import Effort, progress
-from benchmarks.papers.report import filled, listed, surprises
+from benchmarks.papers.report import listed, surprises
 from benchmarks.papers.table import Table, read
+from docs.generator.markdown import filled
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASUREMENTS: Mapping[str, Callable[[Effort], Table]] = (
@@ -40,10 +41,8 @@ REPORTS = {
 
 def page(text: str, tables: Mapping[str, Table]) -> str:
     """Return the page with all tables and claims in their places."""
-    parts = dict[str, str]()
-    for name, report in REPORTS.items():
-        parts |= {f"{name}-claims": listed(report.claims, tables)}
-    return filled(text, parts)
+    claims = {f"{name}-claims": listed(report.claims, tables) for name, report in REPORTS.items()}
+    return filled(text, claims)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

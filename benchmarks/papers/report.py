@@ -1,11 +1,10 @@
 """What is made of one paper's tables: figures, tables of the page, and verdicts on the paper's claims.
 
-The words of the page are written by hand; a part between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated.
+The words of the page are written by hand, except for the blocks between comments.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,8 +13,6 @@ from pathlib import Path
 from benchmarks.papers.table import Table
 
 Tables = Mapping[str, Table]
-
-_PART = re.compile(r"(<!-- begin (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
 
 class Verdict(StrEnum):
@@ -68,15 +65,3 @@ def listed(claims: Sequence[Claim], tables: Tables) -> str:
 def surprises(claims: Sequence[Claim], tables: Tables) -> list[str]:
     """Return the statements whose verdict in the tables is not the one that the page was written for."""
     return [claim.statement for claim in claims if claim.judge(tables)[0] is not claim.verdict]
-
-
-def filled(page: str, parts: Mapping[str, str]) -> str:
-    """Return the page with each part in its place.
-
-    Raises:
-        LookupError: When the page lacks a part's place, or has a place for which there is no part.
-    """
-    places = [found["name"] for found in _PART.finditer(page)]
-    if sorted(places) != sorted(parts):
-        raise LookupError(f"the page has places for {sorted(places)}, the parts are {sorted(parts)}")
-    return _PART.sub(lambda found: f"{found[1]}\n{parts[found['name']].strip()}\n\n{found[3]}", page)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from typing import Final
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,6 +28,27 @@ def paragraphs(text: str) -> str:
     parts = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     return "\n\n".join(
         textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False) for part in parts
+    )
+
+
+_BLOCK: Final = re.compile(
+    r"(?P<begin><!-- made by [a-z/]+: (?P<name>[a-z0-9_-]+) -->\n).*?(?P<end><!-- end: (?P=name) -->)",
+    re.DOTALL,
+)
+
+
+def filled(page: str, blocks: Mapping[str, str]) -> str:
+    """Return a page with its generated blocks as they are now.
+
+    Raises:
+        ValueError: The page lacks a block, or has one that nothing makes.
+    """
+    found = [match["name"] for match in _BLOCK.finditer(page)]
+    if sorted(found) != sorted(blocks):
+        raise ValueError(f"the page has the blocks {sorted(found)}, the generator makes {sorted(blocks)}")
+    # Blank lines around the block keep Markdown from running it together with the comments.
+    return _BLOCK.sub(
+        lambda match: f"{match['begin']}\n{blocks[match['name']].strip()}\n\n{match['end']}", page
     )
 
 

@@ -20,7 +20,7 @@ from docs.generator import (
     performance,
     status_page,
 )
-from docs.generator.markdown import fence
+from docs.generator.markdown import fence, filled
 from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain
 from stream_svt.settings.application import load_spec
@@ -53,26 +53,6 @@ BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "what-epsilon-buys.md": epsilon_figures.BLOCKS,
 }
 
-_BLOCK: Final = re.compile(
-    r"(?P<begin><!-- made by docs/generate: (?P<name>[a-z0-9_-]+) -->\n).*?(?P<end><!-- end: (?P=name) -->)",
-    re.DOTALL,
-)
-
-
-def filled(page: str, blocks: Mapping[str, Make]) -> str:
-    """Return a page with its generated blocks as the code makes them now.
-
-    Raises:
-        ValueError: The page lacks a block, or has one that nothing makes.
-    """
-    found = [match["name"] for match in _BLOCK.finditer(page)]
-    if sorted(found) != sorted(blocks):
-        raise ValueError(f"the page has the blocks {sorted(found)}, the generator makes {sorted(blocks)}")
-    # Blank lines around the block keep Markdown from running it together with the comments.
-    return _BLOCK.sub(
-        lambda match: f"{match['begin']}\n{blocks[match['name']]().strip()}\n\n{match['end']}", page
-    )
-
 
 def made() -> dict[Path, str]:
     """Return every generated file and every page with generated blocks, as they should be."""
@@ -83,7 +63,8 @@ def made() -> dict[Path, str]:
             draw(path)
             files[DOCS / "pictures" / path.name] = path.read_text(encoding="utf-8")
     for name, blocks in BLOCKS.items():
-        files[DOCS / name] = filled((DOCS / name).read_text(encoding="utf-8"), blocks)
+        page = (DOCS / name).read_text(encoding="utf-8")
+        files[DOCS / name] = filled(page, {block: make() for block, make in blocks.items()})
     return files
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="the figures need matplotlib, of the ex
 from benchmarks import reproduction
 from benchmarks.papers import exponential_noise, unbounded_quantile
 from benchmarks.papers.effort import Effort
-from benchmarks.papers.report import Claim, Verdict, filled, listed, surprises
+from benchmarks.papers.report import Claim, Verdict, listed, surprises
 from benchmarks.papers.table import measured, middle, paired_ratio, read
 
 PAGE = reproduction.DOCS / "reproduction.md"
@@ -91,13 +91,6 @@ def test_measurements_medians_and_paired_ratios_come_with_their_standard_errors(
     ratio = paired_ratio("x", [2.0, 4.0, 9.0], [1.0, 2.0, 4.5])
     assert ratio["x"] == 2.0
     assert ratio["x_se"] == pytest.approx(0.0, abs=1e-12), "one is a multiple of the other"
-
-
-def test_a_page_without_a_place_for_a_part_is_refused():
-    page = "<!-- begin a -->\nold\n<!-- end a -->\n"
-    assert filled(page, {"a": "new"}) == "<!-- begin a -->\n\nnew\n\n<!-- end a -->\n"
-    with pytest.raises(LookupError, match="'b'"):
-        filled(page, {"a": "new", "b": "more"})
 
 
 def test_a_verdict_that_the_words_were_not_written_for_is_marked():
