@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,22 +61,15 @@ def sent(debian_program, tmp_path) -> Callable[[str], list[Posted]]:
             with Alertmanager(debian_program("prometheus-alertmanager"), path, tmp_path) as alertmanager:
                 target = destination(tmp_path, f"{{name: a, alertmanager: {{urls: ['{alertmanager.url}']}}}}")
                 now = datetime.now(UTC)
-                _post(alertmanager, request_of(target, event_of(alert(series=series)), b"", now).body)
-                _post(alertmanager, json.dumps([OPERATIONS]).encode())
+                alertmanager.post(request_of(target, event_of(alert(series=series)), b"", now).body)
+                alertmanager.post(json.dumps([OPERATIONS]).encode())
                 _wait(lambda: len(posted) >= 2)
                 ended = OPERATIONS | {"endsAt": (now + timedelta(milliseconds=10)).isoformat()}
-                _post(alertmanager, json.dumps([ended]).encode())
+                alertmanager.post(json.dumps([ended]).encode())
                 _wait(lambda: len(posted) >= 3)
             return posted
 
     return run
-
-
-def _post(alertmanager: Alertmanager, body: bytes) -> None:
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{alertmanager.url}/api/v2/alerts", body, headers)  # noqa: S310  loopback
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-        assert answer.status == 200
 
 
 def _wait(condition: Callable[[], bool]) -> None:
