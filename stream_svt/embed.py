@@ -40,8 +40,8 @@ class EmbeddedWorker:
     Several workers can run in one loop, also of one application.
 
     Code that blocks the loop blocks the worker. After ``kafka.session_timeout`` without a heartbeat another worker
-    takes over its shards, and this one joins again when the loop goes on. No outcome is lost or doubled by that, but
-    alerts are late: blocking work belongs into `asyncio.to_thread`.
+    takes over its shards, and this one joins again when the loop continues. No outcome is lost or doubled by that,
+    but alerts are late: blocking work belongs into `asyncio.to_thread`.
 
     Args:
         config: Configuration file, whose keys environment variables can replace as for ``stream-svt run``, or a

@@ -61,7 +61,7 @@ class SvtAnswer:
             gap is too small for one.
         estimate: Estimate of the value, unbiased but for selection; None without a bound.
         attempt: Number of the test that reported it, from 1.
-        charge: What it cost, in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
+        charge: Its cost in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
     """
 
     index: int
@@ -122,7 +122,7 @@ class QuantileResult:
     Attributes:
         value: The quantile; None if no candidate within 2^47 steps of the grid was reported.
         gap: Number of records below `value` minus the wanted number, including noise; None if `value` is None.
-        charge: What it cost, in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
+        charge: Its cost in epsilon; ``charge_units`` is the same in units of 10^-9, exact, for a ledger.
     """
 
     value: float | None

@@ -176,7 +176,7 @@ def load(path: Path, *, is_whole: bool = True) -> Config:
 
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
-    """Return the brokers and the alert topic: those of the configuration, unless options replace them."""
+    """Return brokers and alert topic from the configuration, unless options replace them."""
     cluster = Cluster({"bootstrap_servers": ["127.0.0.1:9092"]})
     if config is not None:
         cluster, topic = config.cluster(), topic or config.topics.alerts

@@ -26,8 +26,7 @@ def confirm(
 ) -> None:
     """Show accounts of the datasets that commands address, and what changes; then ask.
 
-    Accounts are those of the newest events: charges of the last moments may be missing. Raises unless the answer is
-    yes.
+    Accounts are as of the newest events: the latest charges may be missing. Raises unless the answer is yes.
     """
     shards = {one.shard for one in commands}
     named = (one.command.datasets or (one.command.dataset,) for one in commands)

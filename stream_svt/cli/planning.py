@@ -1,4 +1,4 @@
-"""The command `plan`: recommended settings of a monitor, and what they would find."""
+"""The command `plan`: recommended settings of a monitor, and their predicted findings."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _monitor(
 def _budget(
     monitor: MonitorSpec, best: MonitorSpec, spec: ApplicationSpec | None, limit: str | None
 ) -> PaidRuns | None:
-    """Return the runs of a changed monitor that a limit pays for: the option's, or that of its first dataset."""
+    """Return the runs of a changed monitor that a limit pays for: from the option, or its first dataset."""
     from stream_svt.planning.budget import PaidRuns
     from stream_svt.privacy.loss import Kind, to_units
 

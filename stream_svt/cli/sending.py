@@ -107,7 +107,7 @@ async def _show(progress: SendProgress) -> None:
 
 
 async def _standard_input() -> AsyncIterator[bytes]:
-    """Yield what is there to read, without waiting for more."""
+    """Yield available input, without waiting for more."""
     # A daemon, for a thread that waits for input would keep the process alive; os.read takes no lock of sys.stdin.
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
 
@@ -123,7 +123,7 @@ async def _standard_input() -> AsyncIterator[bytes]:
 
 
 def _print(topic: str, progress: SendProgress) -> None:
-    """Print what is on the topic, and how to go on."""
+    """Print the progress, and how to continue."""
     records = counted(progress.acknowledged, "record")
     skipped = f", {counted(progress.skipped, 'line')} skipped" if progress.skipped else ""
     say(f"{records} acknowledged on {topic}{skipped}; the next line is {progress.next_line}.", err=True)

@@ -53,7 +53,7 @@ _JVM: Final = (
 )
 _PORTS: Final = range(16_384, 32_768)
 # Its standard input ends when the starting process ends in any way. The watchdog is in the broker's process group, so
-# the id of a broker that ended before is that of no other process.
+# no other process can get the id of a broker that ended before.
 _WATCHDOG: Final = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
 
 

@@ -237,7 +237,7 @@ class Exact:
         if instance is not None:
             found: Fraction = instance.__dict__[self.name]
             return found
-        if self.default is None:  # the dataclass then knows that the field has no default
+        if self.default is None:  # the dataclass then treats the field as one without a default
             raise AttributeError(self.name)
         return self.default
 

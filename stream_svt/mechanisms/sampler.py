@@ -335,9 +335,9 @@ class Sampler:
     ) -> list[tuple[Integers, Integers]]:
         """Return by branch the tests whose noise is at least `least`, ascending, and their noise.
 
-        `leasts` are int64, shape (tests,), for each of the laws, those of branches 0, 1, ..; the branch of the identity
-        is not used. `among` is a mask of the tests that count, None for all. They are those of `draw`, and the errors
-        too. For geometric noise only they are drawn; see the module.
+        `leasts` are int64, shape (tests,), for each of the laws, those of branches 0, 1, ..; the branch of the
+        identity is not used. `among` is a mask of the tests that count, None for all. They and the errors are the
+        same as in `draw`. For geometric noise only they are drawn; see the module.
         """
         identity = _checked(given, *laws)
         found: list[list[tuple[Integers, Integers]]] = [[(_NONE, _NONE)] for _ in laws]

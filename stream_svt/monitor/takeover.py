@@ -250,7 +250,7 @@ def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
 
 
 def close_undeclared(engine: Engine) -> Iterator[None]:
-    """Close the open runs of undeclared datasets: at full price, but for those of past periods.
+    """Close the open runs of undeclared datasets: at full price, except runs of past periods.
 
     To be called before any query is read again. Queries of these datasets are skipped from now on, although an
     earlier owner may have tested them and lost the outcomes. No owner replays queries of a past period.

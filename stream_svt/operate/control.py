@@ -269,7 +269,7 @@ class _Dialog:
     def next(self, now_ms: int, lifetime_ms: int) -> Command | None:
         """Return the next command to send, with state, number, expiry and end of its effect.
 
-        ``now_ms`` is the brokers' time. None if there is none, or one waits for a reply.
+        ``now_ms`` is the brokers' time. None without a next command, or while one waits for a reply.
         """
         while self.queue and self.sent is None:
             command = self.queue[0].command

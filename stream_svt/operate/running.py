@@ -30,7 +30,7 @@ SECONDS: Final = 3.0
 async def positions(context: CheckContext) -> AsyncIterator[Finding]:
     """Compare the offsets and topic ids in the shards' states with the topics: a difference parks a shard.
 
-    Query topics are those of the version applied last. States that cannot be opened are left out.
+    Query topics are taken from the version applied last. States that cannot be opened are left out.
     """
     config, cluster, own = context.config, context.cluster, context.config.topics
     if not context.fits(own.state) or not (stored := await context.states()):

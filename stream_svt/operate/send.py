@@ -192,7 +192,7 @@ async def send_lines(
 
     Raises:
         InvalidLine: Without ``skip``: a line is invalid. All lines before it were sent and acknowledged.
-        BrokerError: The brokers refused or did not answer; ``progress`` holds what they acknowledged.
+        BrokerError: The brokers refused or did not answer; ``progress`` counts the acknowledged queries.
         ConfigError: The topic has another number of partitions than the configuration.
     """
     doing = f"sending to query topic {topic!r}"

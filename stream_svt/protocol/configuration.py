@@ -107,7 +107,7 @@ class Versions:
     _parts: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
-        """Take the next record in."""
+        """Add the next record."""
         key, value = record.key or b"", record.value
         if key != CURRENT:
             self._parts[key] = value
@@ -116,7 +116,7 @@ class Versions:
         self.refused = None if why is None else str(why)  # logs show a member of an enumeration as code
 
     def _follow(self, value: bytes | None) -> str | None:
-        """Accept a record `current` as the newest, or return why not."""
+        """Accept a record `current` as the newest, or return the reason of a refusal."""
         try:
             found = msgspec.json.decode(value or b"", type=Current)
         except msgspec.DecodeError:

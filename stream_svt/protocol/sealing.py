@@ -48,7 +48,7 @@ _ALTERED = "was changed or cut, or was written under another key, shard or clust
 
 @dataclass(frozen=True)
 class RecordContext:
-    """What a seal binds a record to, beside its key and sequence."""
+    """Context to which a seal binds a record, beside its key and sequence."""
 
     cluster: str
     application: str
@@ -103,7 +103,7 @@ class Sealing:
         self._prefix = first and first + entropy(SALT_BYTES)
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
-        """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
+        """Return the record with ``content`` under ``key`` in transaction ``sequence``."""
         bound = self._context.bind(key, sequence)
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
@@ -113,7 +113,7 @@ class Sealing:
         return _HEAD.pack(VERSION, SEALED, sequence) + self._prefix + nonce + sealed
 
     def open(self, key: bytes, record: bytes) -> Opened:
-        """Return what a record carries.
+        """Return the content of a record.
 
         Raises:
             UnreadableState: The record was cut, changed, moved, or sealed with a key that is not configured.

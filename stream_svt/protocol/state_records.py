@@ -40,17 +40,17 @@ CLOSED = b"closed"
 """Record of a shard whose state was given up; plain, so that reading it needs no key."""
 OUTBOX = b"ob/"
 RECORD_LIMIT = 900_000
-"""Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
+"""Largest size of a record in bytes: Kafka's default limit is 1,048,588 for a whole batch."""
 CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
 NUMBERS_BYTES = 24
-"""Most bytes of an event or a reject beside its texts."""
+"""Largest size in bytes of an event or a reject without its texts."""
 RESTORE_RECORDS = 500
 """Records that are verified before other work of the process gets a turn: about 10 ms."""
 SECRET_BYTES = 32
 STATE_ID_BYTES = 16
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
-"""A number or offset in the range of the format; a forged record beyond it is refused by name."""
+"""A number or offset in the range of the format; a forged record outside of it is refused."""
 _Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 _StateId = Annotated[bytes, msgspec.Meta(min_length=STATE_ID_BYTES, max_length=STATE_ID_BYTES)]
 
@@ -61,18 +61,17 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         charged, chunks: Number of the newest transaction that charged events or found rejects, and of its
             outbox records; no chunks once all of it is published.
-        partitions, partitioner: What fixes the shard of each dataset.
+        partitions, partitioner: They determine the shard of each dataset.
         progress: The engine's positions, clocks and counters; None before its first commit.
-        state_id: Random bytes, drawn when the state begins: what commands name. Public.
-        last_event, published: Number of the newest event charged, and of the newest one published, by this
-            transaction at the latest.
+        state_id: Random bytes, drawn when the state begins, that commands name. Public.
+        last_event, published: Number of the newest charged event, and of the newest event published up to this
+            transaction.
         origin, published_origin: Their origins (see `stream_svt.protocol.history.rollback`).
         alert_offset: Offset of a published event on the alert partition: the rollback check reads from there.
-        alert_end: End of the alert partition that this transaction and those before account for, their commit
-            markers included.
-        topic_ids: The ids of the topics that offsets of the state are of, by topic, where brokers have ids.
-        read_to: By query topic, the offset that bounds what was ever stepped. A record past it is stepped only
-            once a larger bound is durable.
+        alert_end: End of the alert partition by this and earlier transactions, including their commit markers.
+        topic_ids: By topic, the ids of the topics of the state's offsets, if brokers have ids.
+        read_to: By query topic, the offset before which records may have been stepped. A record past it is stepped
+            only once a larger offset is durable.
         noise_key, digest_key: Secrets of the shard; drawn once, durable before their first use.
         digest: Sum modulo 2**256 of the records' keyed hashes.
         sealed_only: Whether every live record is sealed, so that a plain one is a forgery.
@@ -102,7 +101,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """How a shard was closed, by which event; also the record of one whose state was given up."""
+    """How a shard was closed, and by which event; also the record of a shard whose state was given up."""
 
     successor: str
     event: int
@@ -122,7 +121,7 @@ async def no_yield() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSettings:
-    """What a journal needs to know of its shard and its surroundings.
+    """Settings of a journal: its shard, cluster, keys and bounds.
 
     The first of the ``masters`` seals; without any, records are plain. ``adopt_plain`` accepts a plain state and seals
     it; anyone with write permission for the topic could have written that state. ``yield_to_loop`` is awaited between
@@ -140,12 +139,12 @@ class JournalSettings:
 
 
 def created_again(known: Mapping[str, str], found: Mapping[str, str]) -> set[str]:
-    """Return the topics whose id is not the ``known`` one; a topic without a known id is none of them."""
+    """Return the topics whose id differs from the ``known`` id; topics without a known id are left out."""
     return {topic for topic, number in found.items() if known.get(topic, number) != number}
 
 
 def other_partitioning(began: tuple[int, str], topics: TopicsConfig) -> str:
-    """Say that an application began with another number of partitions, or another partitioner."""
+    """Return the text that an application began with another number of partitions, or another partitioner."""
     return (
         f"the application began with topics.partitions: {began[0]} and topics.partitioner: {began[1]}, and this "
         f"worker has {topics.partitions} and {topics.partitioner}: a dataset would get a second ledger. Restore both; "
@@ -171,7 +170,7 @@ class ShardRecords:
         self._total = self._chunks_total = 0  # sums of hashes: of `macs`, and of the outbox records
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the engine's records; none is missing, foreign, changed, or sealed with an unknown key."""
+        """Return the engine's verified records: none is missing, foreign, changed, or sealed with an unknown key."""
         entropy = self._settings.entropy
         if not raw:
             self.meta = self._first_meta(entropy)
@@ -251,7 +250,7 @@ class ShardRecords:
                 raise self.unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
             chunk = self.decode(key, content, Chunk)
             self.outbox += [event for event in chunk.events if event[0] > meta.published]
-            if meta.charged == meta.sequence:  # else they were published with the first slice
+            if meta.charged == meta.sequence:  # otherwise they were published with the first slice
                 self.rejects += chunk.rejects
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
@@ -302,10 +301,11 @@ class ShardRecords:
     def write(
         self, commit: Commit, events: list[Event], origin: str, published: int, *, claim: bool
     ) -> dict[bytes, bytes | None]:
-        """Return the sealed records that the next transaction writes, and hold what they say.
+        """Return the sealed records of the next transaction, and keep their content.
 
-        ``events`` are encoded; ``published`` is how many of the outbox this transaction publishes; ``claim`` says that
-        it is the first of a session. If the transaction fails, everything has to be read again.
+        ``events`` are encoded. ``published`` is the number of events of the outbox that this transaction publishes.
+        ``claim``: whether it is the first transaction of a session. If the transaction fails, everything has to be
+        read again.
         """
         meta, sequence, mac = self.meta, self.meta.sequence + 1, hashing(self.meta.digest_key)
         if published:
@@ -335,7 +335,7 @@ class ShardRecords:
         if self.outbox:
             meta.last_event = max(meta.last_event, self.outbox[-1][0])
         meta.sequence, meta.origin, meta.progress = sequence, origin, commit.progress or meta.progress
-        # Its events, and its commit marker.
+        # Its events and its commit marker.
         meta.alert_end += published + 1 if published or claim else 0
         meta.digest = digest(self._total + self._chunks_total)
         sealed[META] = self._seal(META, sequence, meta)
@@ -374,12 +374,12 @@ def hashing(secret: bytes) -> Callable[[bytes, bytes], int]:
 
 
 def digest(total: int) -> bytes:
-    """Return the digest that `Meta` holds for a sum of hashes."""
+    """Return the digest in `Meta` for a sum of hashes."""
     return (total % (1 << 256)).to_bytes(32, "big")
 
 
 def _chunks(events: list[Event], rejects: list[Reject]) -> list[Chunk]:
-    """Return outbox records of bounded size; the first one holds the rejects, whose number a commit bounds."""
+    """Return outbox records of bounded size; the first one contains the rejects, whose number a commit bounds."""
     chunks = [Chunk([], rejects)]
     size = sum(len(topic) + len(reason) + NUMBERS_BYTES for topic, _, reason in rejects)
     for event in events:

@@ -96,7 +96,7 @@ def threshold_of(words: list[int], law: Law) -> int:
 
 
 def words_for(steps: int, law: Law) -> list[int] | None:
-    """Return words of entropy that give threshold noise of `steps` grid steps, or None if there are none."""
+    """Return words of entropy that give threshold noise of `steps` grid steps, or None."""
     sizes = [max(steps, 0), max(-steps, 0)] if law.noise.draw == "difference" else [steps]
     words = [
         min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(law.rate)) * 2.0**_WORD)) for size in sizes

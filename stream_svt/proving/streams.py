@@ -1,6 +1,6 @@
 """Random pairs of neighbouring streams, with commits, crashes, commands and changes of the specification.
 
-A topic's records have one row each, or up to hundreds, as columnar records do: the offset is that of the record.
+A topic's records have one row each, or up to hundreds, like columnar records, which have one offset.
 """
 
 from __future__ import annotations
