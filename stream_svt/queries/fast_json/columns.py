@@ -135,8 +135,10 @@ class _Chunk:
 
     def __init__(self, rows: Integers, records: Records, found: FieldColumns) -> None:
         self.unread = np.arange(len(rows))
-        self._rows, self._records, self._found = rows, records, found
-        start, length = records.value_start[rows], records.value_length[rows]
+        self._rows, self._found = rows, found
+        is_slice = rows[-1] - rows[0] + 1 == len(rows)  # which needs no copies
+        self._all = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
+        start, length = records.value_start[self._all], records.value_length[self._all]
         self._first = int(start.min())
         self._text = ByteBuffer(memoryview(records.buffer)[self._first : int((start + length).max())])
         self._start = start + (MARGIN - self._first)
@@ -150,19 +152,34 @@ class _Chunk:
 
     def read(self, known: _Known) -> int:
         """Read unread messages that have a shape, and one value where theirs is; return how many there are."""
-        fit = known.shape.fit(self._text, self._start[self.unread], self._stop[self.unread])
-        self._read_values(fit)
+        is_first = len(self.unread) == len(self._rows)
+        here = slice(None) if is_first else self.unread
+        rows = self._all if is_first else self._rows[self.unread]
+        fit = known.shape.fit(self._text, self._start[here], self._stop[here])
+        self._found.whole[rows], self._found.fraction[rows] = self._values(fit)
         if THRESHOLD in fit.texts:
             self._read_thresholds(fit)
-        fitting = np.flatnonzero(fit.fits)
-        rows = self._rows[self.unread[fitting]]
+        is_unfit = ~fit.fits
         for name, (start, length) in fit.texts.items():
             starts, lengths = self._found.texts[name]
-            starts[rows], lengths[rows] = start[fitting] + (self._first - MARGIN), length[fitting]
+            starts[rows], lengths[rows] = start + (self._first - MARGIN), np.where(is_unfit, -1, length)
         if known.monitor is not None:
-            self._found.options.monitor.update(dict.fromkeys(rows.tolist(), known.monitor))
-        self.unread = self.unread[~fit.fits]
-        return len(rows)
+            fitting = self._rows[self.unread[fit.fits]].tolist()
+            self._found.options.monitor.update(dict.fromkeys(fitting, known.monitor))
+        count = len(self.unread)
+        self.unread = self.unread[is_unfit]
+        return count - len(self.unread)
+
+    def _values(self, fit: Fit) -> decimals.Columns:
+        """Return the values of messages; those with something that may be no JSON value do not fit."""
+        start, stop = (np.where(fit.fits, one, MARGIN) for one in (fit.start, fit.stop))
+        whole, fraction, odd = decimals.plain(self._text, start, stop)
+        _single(_ODD)  # the first one of a chunk takes longest: it is never that of a message
+        for index in np.flatnonzero(odd & fit.fits).tolist():
+            number = _single(self._text.text[start.item(index) : stop.item(index)])
+            fit.fits[index] = number is not None
+            whole[index], fraction[index] = number or decimals.NO_NUMBER
+        return whole, fraction
 
     def _read_thresholds(self, fit: Fit) -> None:
         """Take over the thresholds of messages; those without a valid one do not fit."""
@@ -178,19 +195,6 @@ class _Chunk:
         fit.fits[fitting] = np.fromiter(map(limits.__contains__, tokens), np.bool_, len(tokens))
         given = zip(self._rows[self.unread[fitting]].tolist(), tokens, strict=True)
         self._found.options.threshold.update((row, limits[token]) for row, token in given if token in limits)
-
-    def _read_values(self, fit: Fit) -> None:
-        """Take over the values of messages; those with something that may be no JSON value do not fit."""
-        fitting = np.flatnonzero(fit.fits)
-        start, stop = fit.start[fitting], fit.stop[fitting]
-        whole, fraction, odd = decimals.plain(self._text, start, stop)
-        _single(_ODD)  # the first one of a chunk takes longest: it is never that of a message
-        for index in np.flatnonzero(odd).tolist():
-            number = _single(self._text.text[start.item(index) : stop.item(index)])
-            fit.fits[fitting[index]] = number is not None
-            whole[index], fraction[index] = number or decimals.NO_NUMBER
-        rows = self._rows[self.unread[fitting]]
-        self._found.whole[rows], self._found.fraction[rows] = whole, fraction
 
 
 def _single(token: bytes) -> tuple[int, int] | None:
