@@ -96,6 +96,11 @@ class Form:
         return self.decode([self.record(100 + at, value) for at, value in enumerate(values)])
 
 
+def refused(reason: Reason, *values: bytes) -> Iterator[tuple[bytes, Reason]]:
+    """Yield records with a reason."""
+    yield from ((value, reason) for value in values)
+
+
 # JSON
 
 
@@ -128,6 +133,8 @@ NUMBERS = [
     *((token, LIMIT) for token in TOO_LARGE), *((b"-" + token, None) for token in TOO_LARGE),
     *((token, None) for token in NO_NUMBER), *((token.encode(), ANY) for token in TOKENS),
 ]  # fmt: skip
+ANY_VALUES = (b"1", b'"a\xff"', b"\xff", b"nul")
+NO_THRESHOLDS = (b'"high"', b'"500"', b"1e999", b"1e-999999999", b"1" * 65)
 DEEP = b"[" * 600 + b"]" * 600
 OWN = Form(
     own,
@@ -142,37 +149,18 @@ OWN = Form(
         (b'{"id":"q","set":"L","series":"s","value":8,"time":"2026-01-01T00:00:00Z","threshold":null}', [8]),
     ],
     [
-        (b" ", Reason.NOT_JSON),
-        (b"hello", Reason.NOT_JSON),
-        (b'{"id":"a","value":1', Reason.NOT_JSON),
-        (b'{"id":"a","value":1}{}', Reason.NOT_JSON),
-        (b'{"id":"a","value":"1}', Reason.NOT_JSON),
-        (b'{"id":"a","value":[1,', Reason.NOT_JSON),
-        (b'{"id":"a","extra":NaN,"value":1}', Reason.NOT_JSON),
-        (b'{"id":"\xff","value":1}', Reason.INVALID_UTF8),
-        (b"\xff\xfe", Reason.NOT_JSON),
-        (b"[1]", Reason.NOT_AN_OBJECT),
-        (b"7", Reason.NOT_AN_OBJECT),
-        (b'"text"', Reason.NOT_AN_OBJECT),
-        (b"null", Reason.NOT_AN_OBJECT),
-        (b"{}", Reason.MISSING_ID),
-        (b'{"value":1}', Reason.MISSING_ID),
-        (b'{"id":null,"value":1}', Reason.MISSING_ID),
-        (b'{"id":5,"value":1}', Reason.BAD_ID),
-        (b'{"id":5,"value":NaN}', Reason.BAD_ID),
-        (b'{"id":"a","series":7}', Reason.BAD_SERIES),
-        (b'{"id":"a","set":{}}', Reason.BAD_SET),
-        (b'{"id":"a","closed":1}', Reason.BAD_SET),
-        (b'{"closed":true}', Reason.BAD_SET),
-        (b'{"id":"a","threshold":"high"}', Reason.BAD_THRESHOLD),
-        (b'{"id":"a","threshold":"500"}', Reason.BAD_THRESHOLD),
-        (b'{"id":"a","threshold":1e999}', Reason.BAD_THRESHOLD),
-        (b'{"id":"a","threshold":1e-999999999}', Reason.BAD_THRESHOLD),
-        (b'{"id":"a","threshold":%b}' % (b"1" * 65), Reason.BAD_THRESHOLD),
-        (b'{"id":"a","monitor":"lukewarm"}', Reason.UNKNOWN_MONITOR),
-        (b'{"id":"a","monitor":3}', Reason.UNKNOWN_MONITOR),
-        (b'{"id":"a","time":[]}', Reason.BAD_TIME),
-        *((b'{"id":"a","value":%b,"x":[}' % value, Reason.NOT_JSON) for value in (b"1", b'"a\xff"', b"\xff", b"nul")),
+        *refused(Reason.NOT_JSON, b" ", b"hello", b'{"id":"a","value":1', b'{"id":"a","value":1}{}', b"\xff\xfe"),
+        *refused(Reason.NOT_JSON, b'{"id":"a","value":"1}', b'{"id":"a","value":[1,', b'{"id":"a","extra":NaN}'),
+        *refused(Reason.NOT_JSON, *(b'{"id":"a","value":%b,"x":[}' % value for value in ANY_VALUES)),
+        *refused(Reason.INVALID_UTF8, b'{"id":"\xff","value":1}'),
+        *refused(Reason.NOT_AN_OBJECT, b"[1]", b"7", b'"text"', b"null"),
+        *refused(Reason.MISSING_ID, b"{}", b'{"value":1}', b'{"id":null,"value":1}'),
+        *refused(Reason.BAD_ID, b'{"id":5,"value":1}', b'{"id":5,"value":NaN}'),
+        *refused(Reason.BAD_SERIES, b'{"id":"a","series":7}'),
+        *refused(Reason.BAD_SET, b'{"id":"a","set":{}}', b'{"id":"a","closed":1}', b'{"closed":true}'),
+        *refused(Reason.BAD_THRESHOLD, *(b'{"id":"a","threshold":%b}' % limit for limit in NO_THRESHOLDS)),
+        *refused(Reason.UNKNOWN_MONITOR, b'{"id":"a","monitor":"lukewarm"}', b'{"id":"a","monitor":3}'),
+        *refused(Reason.BAD_TIME, b'{"id":"a","time":[]}'),
     ],
 )  # fmt: skip
 MAPPED = Form(
@@ -185,22 +173,16 @@ MAPPED = Form(
         (mapped(b'8,"closed":true,"set":"x","monitor":"none","threshold":"x"', TEXTS), [8]),
     ],
     [
-        (b"hello", Reason.NOT_JSON),
-        (b"[1]", Reason.NOT_AN_OBJECT),
-        (b'{"payload":{"count":1},"meta":{"id":"a"}', Reason.NOT_JSON),
-        (b'{"payload":{"count":[},"meta":{"id":"a"}}', Reason.NOT_JSON),
-        (b'{"payload":NaN,"meta":{"id":"a"}}', Reason.NOT_JSON),
-        (b'{"payload":{"count":1}}', Reason.MISSING_ID),
-        (b'{"meta":5}', Reason.MISSING_ID),
-        (b'{"meta":{"id":null}}', Reason.MISSING_ID),
-        (b'{"meta":{"id":1.5}}', Reason.BAD_ID),
-        (b'{"meta":{"id":{}}}', Reason.BAD_ID),
-        (b'{"meta":{"id":%b}}' % (b"9" * 290), Reason.BAD_ID),
-        (b'{"meta":{"id":"a"},"payload":{"page":[]}}', Reason.BAD_SERIES),
-        (b'{"meta":{"id":"a"},"w.x":2.5}', Reason.BAD_SET),
-        (b'{"meta":{"id":"\xff"}}', Reason.INVALID_UTF8),
-        *((b'{"payload":{"count":%b},"x":"' % value, Reason.NOT_JSON) for value in (b"1", b'"a\xff"', b"\xff", b"nul")),
-        *((b'{"x":"\t,"payload":{"count":%b}}' % value, Reason.NOT_JSON) for value in (b"1", b'"a\xff"', b"\xff")),
+        *refused(Reason.NOT_JSON, b"hello", b'{"payload":{"count":1},"meta":{"id":"a"}'),
+        *refused(Reason.NOT_JSON, b'{"payload":NaN,"meta":{"id":"a"}}', b'{"payload":{"count":[},"meta":{"id":"a"}}'),
+        *refused(Reason.NOT_JSON, *(b'{"payload":{"count":%b},"x":"' % value for value in ANY_VALUES)),
+        *refused(Reason.NOT_JSON, *(b'{"x":"\t,"payload":{"count":%b}}' % value for value in ANY_VALUES)),
+        *refused(Reason.NOT_AN_OBJECT, b"[1]"),
+        *refused(Reason.MISSING_ID, b'{"payload":{"count":1}}', b'{"meta":5}', b'{"meta":{"id":null}}'),
+        *refused(Reason.BAD_ID, *(b'{"meta":{"id":%b}}' % found for found in (b"1.5", b"{}", b"9" * 290))),
+        *refused(Reason.BAD_SERIES, b'{"meta":{"id":"a"},"payload":{"page":[]}}'),
+        *refused(Reason.BAD_SET, b'{"meta":{"id":"a"},"w.x":2.5}'),
+        *refused(Reason.INVALID_UTF8, b'{"meta":{"id":"\xff"}}'),
     ],
     RecordLayout(value="payload.count", series="payload.page", id="meta.id", set=r"w\.x"),
 )  # fmt: skip
@@ -270,20 +252,16 @@ AVRO = Form(
     (0, varint(7)),
     [*_avro_records()],
     [
-        (b"\1" + AVRO_GOOD[1:], Reason.NOT_AVRO),
-        (b'{"n":1}', Reason.NOT_AVRO),
-        (b"\0\0\0", Reason.NOT_AVRO),
-        (AVRO_GOOD[:-1], Reason.NOT_AVRO),
-        (AVRO_GOOD + b"\0", Reason.NOT_AVRO),
-        (AVRO_GOOD[:5], Reason.NOT_AVRO),
-        (b"\0" + (2001).to_bytes(4, "big") + b"\0", Reason.UNUSABLE_SCHEMA),
-        (b"\0" + (2002).to_bytes(4, "big") + b"\0\0" + bytes(8), Reason.MISSING_ID),
-        (b"\0" + (2002).to_bytes(4, "big") + b"\2\2\0" + bytes(8), Reason.BAD_SERIES),
+        *refused(Reason.NOT_AVRO, b"\1" + AVRO_GOOD[1:], b'{"n":1}', b"\0\0\0"),
+        *refused(Reason.NOT_AVRO, AVRO_GOOD[:-1], AVRO_GOOD + b"\0", AVRO_GOOD[:5]),
+        *refused(Reason.UNUSABLE_SCHEMA, b"\0" + (2001).to_bytes(4, "big") + b"\0"),
+        *refused(Reason.MISSING_ID, b"\0" + (2002).to_bytes(4, "big") + b"\0\0" + bytes(8)),
+        *refused(Reason.BAD_SERIES, b"\0" + (2002).to_bytes(4, "big") + b"\2\2\0" + bytes(8)),
     ],
     RecordLayout(format="avro", value="p.n", id="id", series="page", set="set"),
     SCHEMAS,
     fixed=5,
-)
+)  # fmt: skip
 
 
 # Columns
@@ -312,19 +290,15 @@ ARROW_COLUMNS = Form(
         (columns(pa.array([Decimal("-7.0001")]), TEXTS), [Fraction("-7.0001")]),
     ],
     [
-        (b"no arrow", Reason.NOT_ARROW),
-        (arrow(value=[1]), Reason.MISSING_ID),
-        (arrow(id=[None], value=[1]), Reason.MISSING_ID),
-        (arrow(id=["a", None], value=[1, 2]), Reason.MISSING_ID),
-        (arrow(id=[5]), Reason.BAD_ID),
-        (arrow(id=["a"], set=[1]), Reason.BAD_SET),
-        (arrow(id=["a"], closed=[True]), Reason.BAD_SET),
-        (arrow(id=["a"], closed=["x"]), Reason.BAD_SET),
-        (arrow(id=["a"], monitor=["lukewarm"]), Reason.UNKNOWN_MONITOR),
-        (arrow(id=["a"], monitor=["hot"], threshold=["x"]), Reason.BAD_THRESHOLD),
-        (arrow(id=["a"], threshold=[float("nan")]), Reason.BAD_THRESHOLD),
-        (arrow(id=["a"], threshold=[float("inf")]), Reason.BAD_THRESHOLD),
-        (arrow(set=["x"], closed=[True], threshold=[float("inf")]), Reason.BAD_THRESHOLD),
+        *refused(Reason.NOT_ARROW, b"no arrow"),
+        *refused(Reason.MISSING_ID, arrow(value=[1]), arrow(id=[None], value=[1]), arrow(id=["a", None], value=[1, 2])),
+        *refused(Reason.BAD_ID, arrow(id=[5])),
+        *refused(Reason.BAD_SET, arrow(id=["a"], set=[1])),
+        *refused(Reason.BAD_SET, arrow(id=["a"], closed=[True]), arrow(id=["a"], closed=["x"])),
+        *refused(Reason.UNKNOWN_MONITOR, arrow(id=["a"], monitor=["lukewarm"])),
+        *refused(Reason.BAD_THRESHOLD, arrow(id=["a"], monitor=["hot"], threshold=["x"])),
+        *refused(Reason.BAD_THRESHOLD, *(arrow(id=["a"], threshold=[float(limit)]) for limit in ("nan", "inf"))),
+        *refused(Reason.BAD_THRESHOLD, arrow(set=["x"], closed=[True], threshold=[float("inf")])),
         *(
             (arrow(**{"id": pa.array(["x"]), "value": pa.array([1])} | {name: odd_columns()[kind]}), reason)
             for name, reason in COLUMN_REASONS.items()
@@ -332,7 +306,7 @@ ARROW_COLUMNS = Form(
         ),
     ],
     headers=ARROW,
-)
+)  # fmt: skip
 FORMS = {"own JSON": OWN, "mapped JSON": MAPPED, "Avro": AVRO, "columns": ARROW_COLUMNS}
 each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 

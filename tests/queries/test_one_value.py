@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.columns.query_batch import Grid
-from stream_svt.mechanisms.grid import FINEST, VALUE_LIMIT, grid_ceil, grid_floor
+from stream_svt.mechanisms.grid import FINEST, GUARD, VALUE_LIMIT, grid_ceil, grid_floor
 from stream_svt.mechanisms.numbers import grid_steps
 from tests.support.formats import ARROW_HEADER, JSON, MAPPED, Format, Record, arrow, avro
 
@@ -46,11 +46,14 @@ decimals = st.builds(
     lambda number, exponent, sign: Decimal(f"{sign}{number}e{exponent}"),
     digits, st.integers(-45, 25), st.sampled_from(["", "-"]),
 )  # fmt: skip
+edges = st.builds(
+    lambda step, guard: step - Fraction(guard, GUARD), st.integers(-2000, 2000), st.integers(0, 1)
+)
 near_steps = st.builds(
-    lambda granularity, step, by, exponent: _exactly(Fraction(granularity) * step) + Decimal(by).scaleb(exponent),
-    st.sampled_from(GRANULARITIES), st.integers(-2000, 2000), st.sampled_from([-1, 0, 1]), st.integers(-45, 1),
+    lambda granularity, edge, by, exponent: _exactly(Fraction(granularity) * edge) + Decimal(by).scaleb(exponent),
+    st.sampled_from(GRANULARITIES), edges, st.sampled_from([-1, 0, 1]), st.integers(-45, 1),
 )  # fmt: skip
-"""On a step of a grid, or a little beside it."""
+"""On a step of a grid, where its guard begins, or a little beside it."""
 far = st.sampled_from(
     [Decimal(one) for one in ("1e400", "-1e400", "1e-400", "-1e-400", "0", "-0", "-0e-400", "5e307")]
 )
@@ -62,7 +65,7 @@ MANY = [Decimal(1)] * 40
 
 
 def _exactly(number: Fraction) -> Decimal:
-    return Decimal(number.numerator * (10**12 // number.denominator)).scaleb(-12)
+    return Decimal(number.numerator * (10**22 // number.denominator)).scaleb(-22)
 
 
 def spellings(value: Decimal) -> Iterator[str]:

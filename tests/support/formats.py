@@ -111,16 +111,3 @@ DOUBLES = {
     "Avro union": avro(["null", "string", "double"]),
 }
 """Formats of doubles."""
-DECIMALS = {
-    "JSON": JSON,
-    "mapped JSON": MAPPED,
-    "Arrow 128": arrow(pa.decimal128(38, 9)),
-    "Arrow 256": arrow(pa.decimal256(70, 30)),
-    "Avro bytes": avro({"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 25}),
-    "Avro fixed": avro(
-        {"type": "fixed", "name": "f", "size": 16, "logicalType": "decimal", "precision": 30, "scale": 9}
-    ),
-}
-"""Formats of decimals of up to nine places."""
-SINGLES = {"Arrow": arrow(pa.float32()), "Avro": avro("float")}
-"""Formats of floats of 32 bits."""

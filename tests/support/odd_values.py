@@ -16,13 +16,7 @@ SINGLES = [one << 16 for one in (0x7F80, 0xFF80, 0x7FA0, 0xFFA0, 0x7FC0, 0xFFC0,
 SINGLES += [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0x00000001, 0x80000001, 0x007FFFFF, 0x7F7FFFFF, 0xFF7FFFFF]
 DOUBLES = [one << 48 for one in (0x7FF0, 0xFFF0, 0x7FF4, 0xFFF4, 0x7FF8, 0xFFF8, 0x8000, 0x0001, 0x7FEF)]
 DOUBLES += [0x7FF0000000000001, 0xFFF0000000000001, 1, (1 << 63) + 1, (1 << 63) - 1, (1 << 64) - 1]
-DOUBLES += [
-    0x43DFFFFFFFFFFFFF,
-    0x43E0000000000000,
-    0xC3E0000000000000,
-    0x43D0000000000000,
-    0x000FFFFFFFFFFFFF,
-]
+DOUBLES += [0x43DFFFFFFFFFFFFF, 0x43E << 52, 0xC3E << 52, 0x43D << 52, 0x000FFFFFFFFFFFFF]
 WIDE = [0, -1, 2**63 - 1, -(2**63), 2**62, -(2**62), 2**62 - 1, 5]
 
 
@@ -63,58 +57,21 @@ COLUMNS = {
     "nothing": pa.nulls(5),
     "list": pa.array([[1.0], None, []]),
 }
-_CODED = [
-    name
-    for name in COLUMNS
-    if name not in {"half", "nothing", "list"} and ("decimal" not in name or "128" in name)
-]
-"""Columns of which pyarrow makes dictionaries."""
 COLUMNS |= {
     f"dictionary of {name}": pa.DictionaryArray.from_arrays(
-        pa.array([*range(len(COLUMNS[name])), None], pa.int32()), COLUMNS[name]
+        pa.array([*range(len(column)), None], pa.int32()), column
     )
-    for name in _CODED
+    for name, column in COLUMNS.items()
+    if name not in {"half", "nothing", "list"}
+    and ("decimal" not in name or "128" in name)  # pyarrow makes some
 }
 TOKENS = [
-    *[
-        "NaN",
-        "nan",
-        "Infinity",
-        "-Infinity",
-        "inf",
-        "null",
-        "true",
-        "[]",
-        "{}",
-        "1e999",
-        "-1e999",
-        "1e-999",
-        "-0",
-        "0e99",
-        "-0.0",
-        "1E400",
-        "5e-324",
-        "-5e-324",
-    ],
-    *(str(one) for one in WIDE),
-    *(
-        "1" + "0" * 5000,
-        "-" + "9" * 5000,
-        "0." + "0" * 5000 + "1",
-        "1e99999999999999999999",
-        "-1e-99999999999999999",
-    ),
-    *("1,000", "-1,234,567.89", "0,5", "1 ,0e3", "1 000", "1.000,5", "+1", "01", ".5", "1.", "0x1F", "1_000"),
-    *(
-        '"NaN"',
-        '"1"',
-        '""',
-        "1.7976931348623157e308",
-        "2e308",
-        "18446744073709551616",
-        "1" * 300 + "." + "1" * 300,
-    ),
-]
+    "NaN", "nan", "Infinity", "-Infinity", "inf", "null", "true", "[]", "{}", "1e999", "-1e999", "1e-999", "-0", "0e99",
+    "-0.0", "1E400", "5e-324", "-5e-324", "+1", "01", ".5", "1.", "0x1F", "1_000", "1,000", "-1,234,567.89", "0,5",
+    "1.000,5", "1.7976931348623157e308", "2e308", "18446744073709551616", "1e99999999999999999999",
+    "-1e-99999999999999999", "1 ,0e3", "1 000", '"NaN"', '"1"', '""', *map(str, WIDE),
+    "1" + "0" * 5000, "-" + "9" * 5000, "0." + "0" * 5000 + "1", "1" * 300 + "." + "1" * 300,
+]  # fmt: skip
 
 
 def decimal_bytes(size: int) -> list[bytes]:
