@@ -13,23 +13,14 @@ import pytest
 from stream_svt.application.config import parse_config
 from stream_svt.errors import ConfigError
 from stream_svt.settings.document import read
-from stream_svt.settings.sections import json_schema
+from stream_svt.settings.sections import ServiceDocument, json_schema
 from tests.support.settings import FULL
 
-SECTIONS = """
-kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_mechanism: null,
-        username: null, password_file: null, ca_file: null, certificate_file: null,
-        private_key_file: null, session_timeout: 6s, heartbeat_interval: 500ms,
-        transaction_timeout: 15s, group_instance_id: null, oauth_token_command: null, oauth_token_url: null,
-        oauth_client_id: null, oauth_client_secret_file: null, oauth_scope: null, oauth_ca_file: null,
-        oauth_extensions: {}, aws_region: null, client_id: stream-svt, request_timeout: 5s, metadata_max_age: 3s,
-        connections_max_idle: 9m}
-topics: {alerts: retail.alerts, state: retail.state, rejects: retail.rejects, control: retail.control,
-         partitions: 4, replication_factor: 1, start_at: earliest}
-sealing: {keys: [], adopt_plain: false, key_lost: false}
-control: {keys: []}
-web: {host: 127.0.0.1, port: 6066}
-commit: {interval: 2s, max_records: 20000}
+DEFAULTS = ServiceDocument.model_validate({"application": "retail-watch"}).model_dump(
+    mode="json", by_alias=True
+)
+SECTIONS = "\n".join(f"{name}: {json.dumps(section)}" for name, section in DEFAULTS.items())
+DATASETS = """
 datasets:
   - {name: a, horizon: 90d, limit: "1/3", unit: one basket}
   - {generate: "week-{iso_week}", from: "2026-01-05", until: "2026-01-19", lateness: 1h,
@@ -51,7 +42,8 @@ monitors:
   - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
      expected_queries: 10}
 """,
-    "everything": re.sub("\nkafka: .*\ndatasets:\n", SECTIONS, WHOLE) + MONITORS,
+    "everything": re.sub("\napplication: .*\ndatasets:\n", f"{SECTIONS}{DATASETS}", WHOLE, flags=re.DOTALL)
+    + MONITORS,
 }
 
 
