@@ -153,8 +153,8 @@ def test_every_file_of_the_forwarder_means_the_same_with_a_mark_and_line_ends_of
         for write in (plain, marked)
     )
     assert one.destinations == other.destinations
-    assert other.destinations[0].config.authorization == "Bearer abc"
-    assert other.destinations[0].config.urls == ("https://hooks.example/alerts",)
+    assert other.destinations[0].authorization == "Bearer abc"
+    assert other.destinations[0].urls == ("https://hooks.example/alerts",)
 
 
 def test_keys_and_client_secrets_may_begin_with_a_mark(tmp_path):

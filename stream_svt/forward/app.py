@@ -113,8 +113,8 @@ async def check(config: ForwardConfig) -> None:
     await _check_topics(config)
     await try_fetch(config.cluster, config.topic, f"reading topic {config.topic!r}")
     for destination in config.destinations:
-        doing = f"looking up the positions of group {destination.group!r}"
-        await group_offsets(config.cluster, destination.group, doing)
+        group = config.group_of(destination)
+        await group_offsets(config.cluster, group, f"looking up the positions of group {group!r}")
 
 
 async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
@@ -136,9 +136,7 @@ async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
     answers = []
     for destination in config.destinations:
         async with posting(destination) as post:
-            for number, url in enumerate(destination.config.urls, 1):
-                name = (
-                    destination.name if len(destination.config.urls) == 1 else f"{destination.name} {number}"
-                )
+            for number, url in enumerate(destination.urls, 1):
+                name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
                 answers.append((name, await post(url, request_of(destination, decode(body), body, now))))
     return answers

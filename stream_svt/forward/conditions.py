@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from stream_svt.forward.config import Destination, type_word
+from stream_svt.forward.config import DestinationConfig, type_word
 from stream_svt.forward.event import alert_of, matches
 from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import AnyEvent, EventType, Lifecycle, MonitorStatus, event_in
@@ -186,7 +186,7 @@ def _why(event: AnyEvent, data: Lifecycle) -> str:
 
 
 def standing_alerts(
-    destination: Destination, partitions: Iterable[Conditions], now: datetime, lasts_ms: int
+    destination: DestinationConfig, partitions: Iterable[Conditions], now: datetime, lasts_ms: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the alerts of a destination at ``now``, in UTC, and the number of standing conditions.
 
@@ -219,17 +219,16 @@ def standing_alerts(
     return alerts, sum(map(len, standing.values()))
 
 
-def _wants(destination: Destination, subject: Subject, shown: str) -> bool:
-    config = destination.config
+def _wants(destination: DestinationConfig, subject: Subject, shown: str) -> bool:
     return (
-        matches(subject.monitor, config.monitors)
-        and matches(subject.dataset, config.datasets)
-        and matches(type_word(CONDITIONS[shown].kind), config.types)
+        matches(subject.monitor, destination.monitors)
+        and matches(subject.dataset, destination.datasets)
+        and matches(type_word(CONDITIONS[shown].kind), destination.types)
     )
 
 
 def _alert(
-    destination: Destination,
+    destination: DestinationConfig,
     subject: Subject,
     shown: str,
     began_ms: int,

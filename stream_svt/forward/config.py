@@ -225,27 +225,15 @@ def json_schema() -> dict[str, Any]:
     return head | ForwardDocument.model_json_schema() | {"title": "stream-svt forward configuration"}
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A destination and its consumer group."""
-
-    config: DestinationConfig
-    group: str
-
-    @property
-    def name(self) -> str:
-        """The name of the destination."""
-        return self.config.name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardConfig:
-    """The checked configuration; ``notes`` are advice, ``source`` names the file."""
+    """The checked configuration; ``group`` begins the names of groups, ``source`` names the file."""
 
     cluster: Cluster
     topic: str
+    group: str
     park_topic: str
-    destinations: tuple[Destination, ...]
+    destinations: tuple[DestinationConfig, ...]
     web: ForwardWebConfig
     notes: tuple[Problem, ...]
     source: str
@@ -253,7 +241,11 @@ class ForwardConfig:
     @property
     def parks(self) -> bool:
         """Whether any destination may park events."""
-        return any(destination.config.on_refused == "park" for destination in self.destinations)
+        return any(destination.on_refused == "park" for destination in self.destinations)
+
+    def group_of(self, destination: DestinationConfig) -> str:
+        """Return the consumer group of a destination."""
+        return f"{self.group}.{destination.name}"
 
 
 def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) -> ForwardConfig:
@@ -265,15 +257,15 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     document.override(environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     files = Files(path.parent)
     file = document.checked(lambda data: ForwardDocument.model_validate(data, context=files))
-    group = file.group or f"{file.topic}.forward"
     notes = [*advice(file)]
     for index, one in enumerate(file.destinations):
         notes += [(("destinations", index, *path_of(at)), note) for at, note in one.notes()]
     return ForwardConfig(
         cluster=Cluster.of(file.kafka),
         topic=file.topic,
+        group=file.group or f"{file.topic}.forward",
         park_topic=file.park_topic or f"{file.topic}.parked",
-        destinations=tuple(Destination(one, f"{group}.{one.name}") for one in file.destinations),
+        destinations=file.destinations,
         web=file.web,
         notes=tuple(sorted(document.problem(*note) for note in notes)),
         source=str(path),

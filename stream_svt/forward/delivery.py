@@ -23,7 +23,7 @@ from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionE
 
 import stream_svt
 from stream_svt.errors import RecordsLost, StreamSvtError
-from stream_svt.forward.config import Destination, ForwardConfig
+from stream_svt.forward.config import DestinationConfig, ForwardConfig
 from stream_svt.forward.event import Request, request_of, wants
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
 from stream_svt.kafka import clients as kafka
@@ -70,7 +70,7 @@ def answer_of(status: int, retry_after: str | None) -> Answer:
 
 
 @contextlib.asynccontextmanager
-async def posting(destination: Destination) -> AsyncIterator[Post]:
+async def posting(destination: DestinationConfig) -> AsyncIterator[Post]:
     """Yield a function that posts to a destination once, and raises no error for anything that a receiver does.
 
     Redirects are not followed: they would send the event and its signature to an address outside the configuration.
@@ -78,13 +78,13 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
     read, so that a receiver cannot fill memory or log.
     """
     headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
-    if destination.config.authorization is not None:
-        headers["Authorization"] = destination.config.authorization
+    if destination.authorization is not None:
+        headers["Authorization"] = destination.authorization
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
+        connector=aiohttp.TCPConnector(limit=2 * destination.concurrency),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,
-        timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
+        timeout=aiohttp.ClientTimeout(total=destination.timeout / 1000),
     ) as session:
 
         async def post(url: str, request: Request) -> Answer:
@@ -147,7 +147,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def __init__(
         self,
         config: ForwardConfig,
-        destination: Destination,
+        destination: DestinationConfig,
         post: Post,
         metrics: ForwardMetrics,
         producer: Any = None,  # noqa: ANN401  aiokafka has no types
@@ -171,7 +171,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: WeakValueDictionary[tuple[int, str], asyncio.Task[None]] = WeakValueDictionary()
         self._failure: Exception | None = None
-        self._slots = asyncio.Semaphore(destination.config.concurrency)
+        self._slots = asyncio.Semaphore(destination.concurrency)
         self._paused_until = 0.0
         self._committing = asyncio.Lock()
         self._commit_at = 0.0
@@ -191,7 +191,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _forward(self) -> None:
         """Join the group, read and deliver until an error."""
-        group = self.destination.group
+        group = self._config.group_of(self.destination)
         self._consumer = self._config.cluster.member(group)
         self._failure = None
         try:
@@ -272,7 +272,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 return
         event_id = "" if event is None else event.id
         self._log(logging.ERROR, "forward_refused", record, event_id, answer)
-        if self.destination.config.on_refused == "stop":
+        if self.destination.on_refused == "stop":
             raise StreamSvtError(
                 f"destination {self.name!r} refused event {event_id!r} at partition {record.partition} "
                 f"offset {record.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
@@ -287,7 +287,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _post_until_final(self, record: ConsumerRecord, event: AnyEvent) -> Answer:
         """Attempt until an answer is final or give_up_after has passed; return the last answer."""
-        retry, began = self.destination.config.retry, time.monotonic()
+        retry, began = self.destination.retry, time.monotonic()
         longest = retry.first / 1000
         for attempt in itertools.count(1):
             answer = await self._attempt(event, record.value)
@@ -309,9 +309,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
                 await asyncio.sleep(pause)
             request = request_of(self.destination, event, body, datetime.now(UTC))
-            answers = await asyncio.gather(
-                *(self._post(url, request) for url in self.destination.config.urls)
-            )
+            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
             for answer in answers:
                 self._metrics.attempts.labels(self.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
@@ -366,7 +364,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
-            raise kafka.explain(error, doing, group=self.destination.group) from error
+            raise kafka.explain(error, doing, group=self._config.group_of(self.destination)) from error
         self._note_poll()
         if not self.joined:
             return  # the partitions are being revoked: their next owner reads these records again
@@ -374,7 +372,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             progress = self._progress.setdefault(tp, Progress(records[0].offset))
             for record in records:
                 event = received(record.value, record.partition, record.offset)
-                if event is not None and not wants(self.destination.config, event):
+                if event is not None and not wants(self.destination, event):
                     self._metrics.events.labels(self.name, "filtered").inc()
                     progress.advance(record.offset + 1)
                 else:
@@ -403,7 +401,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if lost is not None:
             line = "event=forward_loss_accepted destination=%s partition=%d from=%d to=%d"
             log.error(line, self.name, tp.partition, lost, first)
-        start_at = self.destination.config.start_at
+        start_at = self.destination.start_at
         begin = last if lost is None and start_at == "latest" else first
         if lost is None:
             line = "event=forward_begins destination=%s partition=%d offset=%d start_at=%s"

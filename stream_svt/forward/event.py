@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import standardwebhooks
 
-from stream_svt.forward.config import Destination, DestinationConfig, type_word
+from stream_svt.forward.config import DestinationConfig, type_word
 from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType
 from stream_svt.plain_text import escaped
 
@@ -47,15 +47,14 @@ def matches(text: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def request_of(destination: Destination, event: AnyEvent, body: bytes, now: datetime) -> Request:
+def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now: datetime) -> Request:
     """Return the request that delivers an event, ``body`` on the topic, to a destination at ``now``, in UTC."""
-    config = destination.config
-    if config.alertmanager is None:
+    if destination.alertmanager is None:
         identity = message_id(event.source, event.id)
         headers = {"Content-Type": CONTENT_TYPE, "webhook-id": identity}
         headers["webhook-timestamp"] = str(int(now.timestamp()))
-        if destination.config.keys:
-            headers["webhook-signature"] = signatures(destination.config.keys, identity, now, body)
+        if destination.keys:
+            headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
         return Request(headers, body)
     is_alert = isinstance(event.data, Alert)
     subject = {
@@ -67,7 +66,7 @@ def request_of(destination: Destination, event: AnyEvent, body: bytes, now: date
     }
     name, severity = ("AboveThreshold", "page") if is_alert else ("ReleasedEvent", "ticket")
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
-    ends_ms = int(now.timestamp() * 1000) + config.alertmanager.resolve_after
+    ends_ms = int(now.timestamp() * 1000) + destination.alertmanager.resolve_after
     alert = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
     return Request(
         {"Content-Type": "application/json"},
@@ -76,7 +75,7 @@ def request_of(destination: Destination, event: AnyEvent, body: bytes, now: date
 
 
 def alert_of(
-    destination: Destination,
+    destination: DestinationConfig,
     name: str,
     severity: str,
     subject: Mapping[str, str | None],
@@ -84,7 +83,7 @@ def alert_of(
     ends_ms: int,
 ) -> dict[str, Any]:
     """Return an alert for Alertmanager without annotations; labels without a text are left out."""
-    settings = destination.config.alertmanager
+    settings = destination.alertmanager
     labels = {"alertname": name, "severity": severity, **(settings.labels if settings else {})}
     # Alertmanager refuses an alert that ends before it starts, which could happen when clocks differ.
     moments = {"startsAt": began_ms, "endsAt": max(ends_ms, began_ms + 1)}

@@ -40,9 +40,7 @@ class StandingAlerts:
 
     def __init__(self, config: ForwardConfig, routes: Sequence[tuple[Route, Post]]) -> None:
         self._config = config
-        self._routes = [
-            (route, post) for route, post in routes if route.destination.config.alertmanager is not None
-        ]
+        self._routes = [(route, post) for route, post in routes if route.destination.alertmanager is not None]
         self._conditions: dict[int, Conditions] = {}
         self._changes = 0
 
@@ -94,7 +92,7 @@ class StandingAlerts:
             await asyncio.sleep(0)
 
     async def _post_forever(self, route: Route, post: Post) -> None:
-        settings = route.destination.config.alertmanager
+        settings = route.destination.alertmanager
         assert settings is not None  # noqa: S101  for mypy
         failed = 0
         while True:
@@ -131,7 +129,7 @@ class StandingAlerts:
         for start in range(0, len(alerts), _PART):
             body = msgspec.json.encode(alerts[start : start + _PART])
             request = Request({"Content-Type": "application/json"}, body)
-            answers = await asyncio.gather(*(post(url, request) for url in route.destination.config.urls))
+            answers = await asyncio.gather(*(post(url, request) for url in route.destination.urls))
             if not any(answer.result is Result.ACCEPTED for answer in answers):
                 why = answers[0].reason
         return why

@@ -58,15 +58,15 @@ def test_every_key_is_read(directory):
     config = loaded(directory, EVERYTHING)
     pager, tickets = config.destinations
     assert (config.topic, config.park_topic) == ("retail.alerts", "retail.refused")
-    assert pager.config.urls == (
+    assert pager.urls == (
         "http://127.0.0.1:9093/am/api/v2/alerts",
         "http://127.0.0.1:9094/api/v2/alerts",
     )
-    assert (pager.group, tickets.group) == ("onward.pager", "onward.tickets")
-    assert pager.config.types == ("alert", "monitor.exhausted")
-    assert tickets.config.urls == ("https://hooks.example/alerts",)
-    assert tickets.config.keys == (KEY, OLD_KEY)
-    assert tickets.config.authorization == "Bearer abc"
+    assert (config.group_of(pager), config.group_of(tickets)) == ("onward.pager", "onward.tickets")
+    assert pager.types == ("alert", "monitor.exhausted")
+    assert tickets.urls == ("https://hooks.example/alerts",)
+    assert tickets.keys == (KEY, OLD_KEY)
+    assert tickets.authorization == "Bearer abc"
     assert config.notes == ()
     assert config.parks
 
@@ -76,7 +76,7 @@ def test_the_smallest_file_has_safe_defaults(directory):
     (hook,) = config.destinations
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6067)
     assert config.park_topic == "retail.alerts.parked"
-    assert (hook.group, hook.config.on_refused) == ("retail.alerts.forward.hook", "stop")
+    assert (config.group_of(hook), hook.on_refused) == ("retail.alerts.forward.hook", "stop")
     assert not config.parks
 
 

@@ -26,7 +26,7 @@ async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", tim
     hook = f"{{name: h, webhook: {{url: '{url or receiver.url}'}}, {settings}}}"
     (one,) = configured(directory, f"[{hook}]").destinations
     async with posting(one) as post_once:
-        return [await post_once(one.config.urls[0], REQUEST) for _ in range(times)][-1]
+        return [await post_once(one.urls[0], REQUEST) for _ in range(times)][-1]
 
 
 async def test_a_body_arrives_unchanged_with_authorization_and_user_agent(tmp_path):

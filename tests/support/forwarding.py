@@ -18,7 +18,7 @@ from aiohttp import web
 from aiokafka import ConsumerRecord
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream_svt.forward.config import Destination, ForwardConfig, load_forward_config
+from stream_svt.forward.config import DestinationConfig, ForwardConfig, load_forward_config
 from stream_svt.forward.delivery import Answer
 from stream_svt.forward.event import Request
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
@@ -64,7 +64,7 @@ def loaded(directory: Path, text: str, environ: Mapping[str, str] | None = None)
     return load_forward_config(path, environ)
 
 
-def destination(directory: Path, text: str) -> Destination:
+def destination(directory: Path, text: str) -> DestinationConfig:
     return configured(directory, f"[{text}]").destinations[0]
 
 
