@@ -39,12 +39,12 @@ def of(kind: EventType) -> AnyEvent:
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
     document = msgspec.json.decode(encoded(1, alert()))
     newer = decode(msgspec.json.encode(document | {"type": "io.stream-svt.later.v1", "data": {"new": [1]}}))
-    assert not wants(hook(tmp_path).config, newer)
-    assert wants(hook(tmp_path, "types: ['*'], ").config, newer)
+    assert not wants(hook(tmp_path), newer)
+    assert wants(hook(tmp_path, "types: ['*'], "), newer)
 
 
 def test_without_filters_alerts_pass_and_what_begins_a_state_that_skips_queries(tmp_path):
-    plain = hook(tmp_path).config
+    plain = hook(tmp_path)
     passing = {EventType.ALERT, *STANDING}
     assert {kind for kind in EventType if wants(plain, of(kind))} == passing
 
@@ -52,12 +52,12 @@ def test_without_filters_alerts_pass_and_what_begins_a_state_that_skips_queries(
 def test_every_type_can_be_asked_for_by_its_word(tmp_path):
     for kind in EventType:
         word = kind.value.removeprefix("io.stream-svt.").removesuffix(".v1")
-        one = hook(tmp_path, f"types: [{word}], ").config
+        one = hook(tmp_path, f"types: [{word}], ")
         assert [other for other in EventType if wants(one, of(other))] == [kind]
 
 
 def test_monitors_and_datasets_are_patterns(tmp_path):
-    one = hook(tmp_path, "monitors: ['hot-*', slow], datasets: ['week-?'], ").config
+    one = hook(tmp_path, "monitors: ['hot-*', slow], datasets: ['week-?'], ")
     for monitor, dataset, passes in [
         ("hot-items", "week-1", True),
         ("slow", "week-2", True),
@@ -133,7 +133,7 @@ def test_ids_differ_between_events_and_applications_and_hold_only_what_a_header_
 
 def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> list[dict]:
     one = pager(directory, outer, settings)
-    assert wants(one.config, event)
+    assert wants(one, event)
     request = request_of(one, event, b"", now)
     assert request.headers["Content-Type"] == "application/json"
     return msgspec.json.decode(request.body)
@@ -196,8 +196,8 @@ def test_an_alert_starts_at_its_charge_and_ends_resolve_after_its_delivery(tmp_p
 @pytest.mark.parametrize("kind", sorted(STANDING))
 def test_what_stands_is_no_alert_with_an_end_and_a_webhook_gets_its_event(tmp_path, kind):
     event = event_of(lifecycle("budget", run=3, account=account_of()), kind=kind)
-    assert not wants(pager(tmp_path, "types: ['*'], ").config, event)
-    assert wants(hook(tmp_path).config, event)
+    assert not wants(pager(tmp_path, "types: ['*'], "), event)
+    assert wants(hook(tmp_path), event)
 
 
 def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):
