@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.columns.query_batch import Grid
-from stream_svt.mechanisms.grid import FINEST, GUARD, VALUE_LIMIT, grid_ceil, grid_floor
+from stream_svt.mechanisms.grid import FINEST, GUARD, PARTS, VALUE_LIMIT, grid_ceil, grid_floor
 from stream_svt.mechanisms.numbers import grid_steps
 from tests.support.formats import ARROW_HEADER, JSON, MAPPED, Format, Record, arrow, avro
 
@@ -46,12 +46,12 @@ decimals = st.builds(
     lambda number, exponent, sign: Decimal(f"{sign}{number}e{exponent}"),
     digits, st.integers(-45, 25), st.sampled_from(["", "-"]),
 )  # fmt: skip
-edges = st.builds(
-    lambda step, guard: step - Fraction(guard, GUARD), st.integers(-2000, 2000), st.integers(0, 1)
-)
 near_steps = st.builds(
-    lambda granularity, edge, by, exponent: _exactly(Fraction(granularity) * edge) + Decimal(by).scaleb(exponent),
-    st.sampled_from(GRANULARITIES), edges, st.sampled_from([-1, 0, 1]), st.integers(-45, 1),
+    lambda granularity, step, guard, by, exponent: (
+        _exactly(Fraction(granularity) * step - guard * _guard(granularity)) + Decimal(by).scaleb(exponent)
+    ),
+    st.sampled_from(GRANULARITIES), st.integers(-2000, 2000), st.integers(0, 1), st.sampled_from([-1, 0, 1]),
+    st.integers(-45, 1),
 )  # fmt: skip
 """On a step of a grid, where its guard begins, or a little beside it."""
 far = st.sampled_from(
@@ -62,6 +62,12 @@ floats = st.sampled_from(sorted(FLOATS)).flatmap(
 )
 MANY = [Decimal(1)] * 40
 """Further messages: few are read one by one."""
+
+
+def _guard(granularity: str) -> Fraction:
+    """Return how far below a step a value is on it, 0 where that is no number of the units of batches."""
+    found = Fraction(granularity) / GUARD
+    return found if (PARTS * found).denominator == 1 else Fraction(0)
 
 
 def _exactly(number: Fraction) -> Decimal:
