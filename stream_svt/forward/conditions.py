@@ -51,8 +51,8 @@ CONDITIONS: Mapping[str, Condition] = {
         EventType.EXHAUSTED,
         "MonitorExhausted",
         "page",
-        "what is left of the budget pays no further run",
-        "stream-svt control raise-budget -c FILE {dataset} --limit LOSS (this weakens the promise for good)",
+        "the rest of the budget cannot pay another run",
+        "stream-svt control raise-budget -c FILE {dataset} --limit LOSS (this weakens the promise permanently)",
     ),
     State.LIMITED: Condition(
         EventType.LIMITED,
@@ -65,7 +65,7 @@ CONDITIONS: Mapping[str, Condition] = {
         EventType.RUN_HALTED,
         "MonitorStopped",
         "page",
-        "its run has ended, and it begins no other one (on_halt: stop, or an operator closed it)",
+        "its run has ended, and it begins no other run (on_halt: stop, or an operator closed it)",
         "stream-svt control resample -c FILE {dataset} --monitor {monitor}",
     ),
     PAUSED: Condition(
@@ -173,7 +173,7 @@ def _why(event: AnyEvent, data: Lifecycle) -> str:
         EventType.PAUSED: "an operator paused it",
         EventType.RETIRED: "the dataset is retired",
         EventType.SPEC_CHANGED: "the monitor was removed from the configuration",
-        EventType.APPLICATION_CLOSED: f"the application is closed: {successor} goes on with what is left",
+        EventType.APPLICATION_CLOSED: f"the application is closed: {successor} continues with the rest",
         EventType.STATE_BEGUN: "the state began anew",
         EventType.EXHAUSTED: "its budget is exhausted",
         EventType.LIMITED: "max_runs is reached",
@@ -256,7 +256,7 @@ def _annotations(subject: Subject, status: MonitorStatus) -> dict[str, str]:
         "description": (
             f"Since {utc(status.shown_ms)} monitor {subject.monitor} of {subject.application} tests no query of "
             f"{subject.dataset}, and no alert comes from them. "
-            + (f"It goes on by itself at {until}." if until else "It does not go on by itself.")
+            + (f"It continues by itself at {until}." if until else "It does not continue by itself.")
         ),
         "since": utc(status.shown_ms),
         "until": until or "somebody acts",

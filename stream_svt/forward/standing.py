@@ -58,7 +58,7 @@ class StandingAlerts:
             try:
                 async with kafka.started(self._config.cluster.reader(), doing) as reader:
                     await self._fold(reader, doing)
-            except Exception as error:  # noqa: BLE001  deliveries go on; what is not posted expires
+            except Exception as error:  # noqa: BLE001  deliveries continue; alerts that are not posted expire
                 log.warning("event=forward_standing_unread error=%r", str(error))
             self._conditions = {}
             await asyncio.sleep(_LEAST_PAUSE)

@@ -244,7 +244,7 @@ def _row(part: str, status: Any, ruled: list[Any], posted: list[Any], found: Ale
     others = [alert for alert in posted if _concerns(alert, part)]
     found.texts[part] = [alert["annotations"] for alert in (*alarms, *others)]
     untils = {
-        "a time" if "goes on at" in text or "goes on by itself at" in text else "none"
+        "a time" if "continues at" in text or "continues by itself at" in text else "none"
         for text in (notes["description"] for notes in found.texts[part])
     }
     return Told(

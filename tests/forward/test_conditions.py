@@ -46,7 +46,7 @@ ENDS: dict[str, tuple[str, EventType, str, dict[str, Any]]] = {
     "a close of the application": (
         "*",
         EventType.APPLICATION_CLOSED,
-        "new-shop goes on",
+        "new-shop continues",
         {"successor": "new-shop"},
     ),
 }
