@@ -177,8 +177,8 @@ def _budget() -> tuple[Builder[Panel], ...]:
         budget,
         number(
             "Spent in",
-            "When the budget will be spent if charges go on coming as they did: with nine in ten chances between the "
-            "earliest and the latest.",
+            "When the budget will be spent if charges continue at the present pace: with a probability of 90 % between "
+            "the earliest and the latest.",
             *(
                 Query(ends_in(bound, **_DATASET), name)
                 for bound, name in (
@@ -242,7 +242,7 @@ def _monitors() -> tuple[Builder[Panel], ...]:
         rows(
             "Monitors",
             "What each monitor spent, and what its open run may still spend on alerts; under rho a run is charged as a "
-            "whole when it begins, and what is left of it is in the run's own epsilon.",
+            "whole when it begins, and the rest of it is in the run's own epsilon.",
             (
                 Column("Monitor", label="monitor"),
                 Column("Spent", by_monitor("spent"), decimals=4),

@@ -43,9 +43,8 @@ def page() -> Page:
     page = Page(
         pages.FLEET,
         "stream-svt / Fleet",
-        "All datasets of one application: what is left of their budgets, how fast it goes, what has stopped and what "
-        "lags behind. Privacy loss does not come back: a budget that is spent stays spent. Needs the rules of "
-        "deploy/prometheus/rules, as the other dashboards do.",
+        "All datasets of one application: the rest of their budgets, its pace, stopped monitors, and lag. "
+        "Budgets do not refill. Like the other dashboards, it needs the rules of deploy/prometheus/rules.",
         since="now-24h",
         variables=[datasource(), application()],
         annotations=[firing_marks()],
@@ -128,7 +127,7 @@ def _budgets() -> tuple[Builder[Panel], ...]:
                     ends_in("early"),
                     unit="s",
                     decimals=1,
-                    description="If charges go on coming as they did; empty where they were too few to tell.",
+                    description="If charges continue at the present pace; empty if there were too few.",
                 ),
             ),
             sort="Left",

@@ -70,7 +70,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Stopped",
-            "Destinations that refused an event for good, and by their policy wait for you.",
+            "Destinations that refused an event permanently, and by their policy wait for you.",
             Query(f"sum({_each('max', 'stopped')})"),
             width=6,
             unit="none",
@@ -86,7 +86,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Parked",
-            "Events refused for good within the time shown: they wait on the topic for parked events.",
+            "Events refused permanently within the time shown: they wait on the topic for parked events.",
             Query(f"round(sum({_here(_PARKED)}))"),
             width=6,
             unit="none",

@@ -96,7 +96,7 @@ def _throughput() -> tuple[Builder[Panel], ...]:
         lines(
             "Failures an hour",
             "Sessions that ended in an error, at the rate of the moment. `fenced` follows a rebalance; what was "
-            "`parked` waits until its cause is mended.",
+            "`parked` waits until its cause is removed.",
             Query(f"3600 * sum by (reason) ({rate('stream_svt_failures_total')})", "{{reason}}"),
             unit="none",
             width=12,
@@ -126,7 +126,7 @@ def _latency() -> tuple[Builder[Panel], ...]:
 def _shards() -> tuple[Builder[Panel], ...]:
     states = lines(
         "Shards by state",
-        "What the shards do. `parked` waits until its cause is mended; `not-member` belongs to another worker; "
+        "What the shards do. `parked` waits until its cause is removed; `not-member` belongs to another worker; "
         "`retrying` opens its state again.",
         Query(f"sum by (state) ({of('stream_svt_shards')}) > 0", "{{state}}"),
         unit="none",
