@@ -326,34 +326,6 @@ def test_a_fixed_type_of_no_bytes_is_no_number_and_takes_none():
     assert (is_valid, number, text) == (True, decimals.NO_NUMBER, False)
 
 
-def test_floats_of_any_bits_raise_no_warning_and_are_numbers_or_none():
-    bits = [
-        0,
-        1,
-        0x7F800000,
-        0x7F800001,
-        0x7FC00000,
-        0xFF800001,
-        0xFFFFFFFF,
-        0x80000000,
-        0x3F800000,
-        0x007FFFFF,
-    ]
-    for kind, form, words in (
-        ("float", "<I", bits),
-        ("double", "<Q", [one << 32 | low for one in [*bits, 0x7FF00000, 0xFFF00000] for low in (0, 1)]),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            alone = [one_at_a_time(record("r", n=kind), struct.pack(form, one))[0] for one in words]
-            rows = one_at_a_time(record("r", n=kind), *(struct.pack(form, one) for one in words))
-        assert rows == alone  # also a signalling NaN, wherever it stands
-        for one, (_, [(whole, _)], _) in zip(words, rows, strict=True):
-            [value] = struct.unpack("<f" if kind == "float" else "<d", struct.pack(form, one))
-            if math.isnan(value):
-                assert whole == decimals.NO_NUMBER[0]
-
-
 def test_work_is_bounded_by_the_bytes_whatever_a_record_claims():
     nulls = {"type": "array", "items": ["null", "long"]}
     deep = {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": "null"}}}

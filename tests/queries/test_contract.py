@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -241,9 +242,11 @@ def _avro_records() -> Iterator[tuple[bytes, Sequence[Any]]]:
     for number, (kind, value, found) in enumerate(AVRO_VALUES):
         for more in (0, 1000):
             yield avro((number + more, encode(kind, value)[5:]), TEXTS), [found]
-    for number, (_, contents_of_kind) in enumerate(AVRO_DATA, len(AVRO_VALUES)):
+    for number, (kind, contents_of_kind) in enumerate(AVRO_DATA, len(AVRO_VALUES)):
+        form = {"float": "<f", "double": "<d"}.get(str(kind))
         for data in contents_of_kind:
-            yield avro((number, data), TEXTS), [ANY]
+            is_nan = form is not None and math.isnan(*struct.unpack(form, data))
+            yield avro((number, data), TEXTS), [None if is_nan else ANY]
 
 
 AVRO_GOOD = avro((0, varint(7)), TEXTS)

@@ -267,19 +267,6 @@ def test_every_step_is_the_same_whatever_the_values_are(monkeypatch):
         assert seen(value) == seen(b"7")
 
 
-def test_a_message_without_a_shape_is_read_alone_and_its_texts_are_its_own(monkeypatch):
-    monkeypatch.setattr(columns, "FEW", 5)
-    messages = [SHAPES[1] % row(n) for n in range(40)]
-    messages[7] = b'{"id":"\\u0041","value":1,"series":"\\u00e9"}'
-    messages[9] = b'{"id":"plain","value":2,"series":"\xc3\xa9","time":17}'
-    batch, given = left_over(messages)
-    assert given == [messages[7], messages[9]]
-    expected = [f"q{n}" for n in range(40)]
-    expected[7], expected[9] = "A", "plain"
-    assert [batch.query_id[row] for row in range(40)] == expected
-    assert (batch.series[7], batch.series[8], batch.series[9]) == ("é", "s8", "é")
-
-
 @pytest.mark.parametrize("known", [0, 1])
 def test_messages_with_more_members_behind_the_value_are_read_together_too(known):
     shapes = [b'{"id":"%(id)b","value":%(value)b}', SHAPES[1]]

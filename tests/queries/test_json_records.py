@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.queries.codec import QueryDecoder
@@ -15,12 +12,9 @@ from tests.support.query_records import (
     AT_HOME,
     ELSEWHERE,
     HERE,
-    NO_NUMBER,
     Record,
     contents,
     decoder,
-    fragments,
-    one_by_one,
 )
 
 NESTED = RecordLayout(value="payload.count", series="payload.page", id="meta.id", set=r"w\.x")
@@ -89,32 +83,6 @@ def test_headers_of_mapped_records_are_ignored():
     batch = decoder(NESTED).decode(records)
     assert (batch.rejects, numbers(batch)) == ([(1, "misrouted"), (4, "no-key")], [5])
     assert (batch.first, batch.end, batch.offset.tolist()) == (1, 5, [2])
-
-
-names = st.sampled_from(["payload", "count", "page", "meta", "id", "w.x", "x"])
-leaves = st.one_of(st.integers(), st.floats(allow_nan=False), st.none(), st.text(max_size=3), st.booleans())
-documents = st.recursive(
-    leaves,
-    lambda inner: st.dictionaries(names, inner, max_size=4) | st.lists(inner, max_size=2),
-    max_leaves=12,
-)
-pieces = st.sampled_from([b'"payload"', b'"count"', b'"meta"', b'{"meta":{"id":"a"},"payload":{"count":'])
-messages = st.one_of(
-    st.none(),
-    st.lists(fragments | pieces, max_size=12).map(b"".join),
-    documents.map(msgspec.json.encode),
-    st.fixed_dictionaries({"meta": st.just({"id": "a"}), "payload": documents}).map(msgspec.json.encode),
-    st.sampled_from(NO_NUMBER).map(lambda value: b'{"meta":{"id":"n"},"payload":{"count":%b}}' % value),
-)
-
-
-@settings(max_examples=400)
-@given(st.lists(messages, min_size=1, max_size=8), st.sampled_from([NESTED, FLAT]))
-def test_both_ways_of_decoding_agree_on_any_bytes(values, layout):
-    records = [Record(i, AT_HOME, value) for i, value in enumerate(values)]
-    together = decoder(layout).decode(records)
-    assert contents(together) == contents(one_by_one(records, layout))
-    assert len(together) + len(together.rejects) == len(records)
 
 
 @pytest.mark.parametrize("layout", [NESTED, None], ids=["mapped", "plain"])
