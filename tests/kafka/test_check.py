@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.monitor.released import EventType
 from stream_svt.operate.audit import audit_state
 from stream_svt.subscription import subscribe
 from stream_svt.worker.config_versions import propose, publish
@@ -16,10 +15,7 @@ pytestmark = pytest.mark.kafka
 async def test_what_check_tries_is_seen_by_nobody_and_every_shard_opens_afterwards(scene, stream_svt):
     """Beside a worker, and while none runs; the newest state is still what the alerts name."""
     await scene.configure("alerts", {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
-    worker = await scene.start()
-    for dataset in "abc":
-        await scene.send(dataset, HIGH)
-    await scene.settled(worker, 3)
+    worker = await scene.begun(HIGH, of="abc")
     file, topics = scene.write(), ("state", "alerts", "rejects")
     beside = await stream_svt("check", "-c", file)
     assert [line for line in beside.out.splitlines() if "FAIL" in line] == []
@@ -51,12 +47,7 @@ async def test_what_check_tries_is_seen_by_nobody_and_every_shard_opens_afterwar
 
 
 async def test_check_says_what_differs_from_the_released_events(scene: Scene, stream_svt) -> None:
-    worker = await scene.start()
-    for dataset in "abc":
-        await scene.send(dataset, HIGH)
-    await scene.settled(worker, 3)
-    await scene.released(EventType.ALERT, 3)
-    await scene.stop(worker)
+    await scene.stop(await scene.begun(HIGH, of="abc"))
     file = scene.write()
     text = file.read_text()
 

@@ -198,8 +198,7 @@ async def test_an_operator_pauses_until_a_time_mutes_a_series_and_raises_a_budge
 
     def monitor() -> dict:
         status = worker.status() or {"datasets": []}
-        found = {one["dataset"]: one["monitors"][0] for one in status["datasets"]}
-        return found.get("today", {"state": "", "alerts": 0})
+        return {one["dataset"]: one["monitors"][0] for one in status["datasets"]}.get("today", {})
 
     async def wait(**wanted: object) -> None:
         await worker.until(lambda: monitor().items() >= wanted.items(), 30)
@@ -218,11 +217,9 @@ async def test_an_operator_pauses_until_a_time_mutes_a_series_and_raises_a_budge
     await ask(("tea", HIGH))
     end = datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
     assert monitor()["until"] // 1000 == end
-    assert (
-        f"paused since {datetime.fromtimestamp(end, UTC):%Y-}"
-        in (await stream_svt("status", "-c", config)).out
-    )
-    assert f"until {said[1]}" in (await stream_svt("status", "-c", config)).out
+    table = (await stream_svt("status", "-c", config)).out
+    assert f"paused since {datetime.fromtimestamp(end, UTC):%Y-}" in table
+    assert f"until {said[1]}" in table
     metric = r'monitor_state_until_timestamp_seconds\{.*dataset="today",monitor="hot",state="paused"\} (.+)'
     assert int(float(re.search(metric, worker.fetch("/metrics"))[1])) == end
     lines = await watched("-c", config, "--lifecycle", "--limit", 10)
@@ -235,9 +232,7 @@ async def test_an_operator_pauses_until_a_time_mutes_a_series_and_raises_a_budge
     await wait(state="running", alerts=1)
     # A muted series raises none, while the others do; unmuted it does again.
     muted = await control("mute", "--series", "tea", "--for", "1h")
-    assert re.match(r"today: accepted: mute of series 'tea' until .* UTC carried out for hot", muted.out), (
-        muted
-    )
+    assert re.match(r"today: accepted: mute of series 'tea' until .* UTC carried out for hot", muted.out)
     assert (await control("mute", "--series", "tea", "--for", "2h")).code == 0
     await ask(("tea", HIGH), ("milk", HIGH))
     await wait(alerts=2, muted=1)
@@ -252,19 +247,9 @@ async def test_an_operator_pauses_until_a_time_mutes_a_series_and_raises_a_budge
     await ask(("tea", HIGH), ("bran", LOW))
     await wait(state="limited", alerts=3)
     assert await alerted() == ["tea", "milk", "tea"]
-    # A raise ends the limit of runs, and the reply names all that still prevents a test.
-    assert (await control("pause")).code == 0
-    assert (await control("close")).code == 0
-    raised = (await control("raise-budget", "--limit", 5, "--yes")).out
-    assert raised.endswith(
-        "raised from epsilon 4 to 5; hot is paused ('control resume' ends that), after which it is stopped: "
-        "'control resample' begins a run\n"
-    )
-    assert (await control("resume")).code == (await control("resample")).code == 0
-    await ask(("rice", HIGH), ("oats", HIGH), ("corn", HIGH), ("bran", LOW))
-    await wait(state="limited", alerts=6)
+    # A raise ends the limit of runs.
     raised = (await control("raise-budget", "--limit", 6, "--yes")).out
-    assert raised.endswith("raised from epsilon 5 to 6; hot begins a run with its next query\n")
+    assert raised.endswith("raised from epsilon 4 to 6; hot begins a run with its next query\n")
     await ask(("figs", HIGH))
-    await wait(state="running", alerts=7)
+    await wait(state="running", alerts=4)
     assert await worker.end() == 0

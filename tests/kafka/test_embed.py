@@ -38,7 +38,8 @@ def _program(example: str, scene: Scene, config: Path) -> Process:
         "PYTHONPATH": str(EXAMPLES.parent),
     }
     command = [sys.executable, "-u", str(EXAMPLES / example), *COMMANDS[example]]
-    return Process(command, 0, scene.directory / "log", cwd=scene.directory, env=env)
+    scene.services.append(Process(command, 0, scene.directory / "log", cwd=scene.directory, env=env))
+    return scene.services[-1]
 
 
 @pytest.mark.parametrize("example", COMMANDS)
@@ -51,16 +52,13 @@ async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_lea
         await scene.send(dataset, HIGH, LOW)
     await service.until(lambda: service.offsets() == 6)
     program = _program(example, scene, service.config)
-    try:
-        await program.until(lambda: program.said("ready with shards ["))
-        await service.end(signal.SIGKILL)
-        for dataset in "abc":
-            await scene.send(dataset, HIGH, LOW, HIGH)
-        await scene.alerted(9)
-        await program.until(lambda: program.said("gap ") >= 6)
-    finally:
-        code = await program.end(signal.SIGTERM)
-    assert code == 0
+    await program.until(lambda: program.said("ready with shards ["))
+    await service.end(signal.SIGKILL)
+    for dataset in "abc":
+        await scene.send(dataset, HIGH, LOW, HIGH)
+    await scene.alerted(9)
+    await program.until(lambda: program.said("gap ") >= 6)
+    assert await program.end() == 0
     assert program.said("left the group") == 1
     assert await members(scene.config().cluster(), scene.application, "looking") == []
     found = await scene.judged(broker)
@@ -129,12 +127,9 @@ async def test_a_mistake_in_the_configuration_is_raised_on_entering_with_the_tex
 @pytest.mark.usefixtures("applied_file")
 async def test_a_worker_that_cannot_start_ends_the_faust_app_around_it(scene: Scene) -> None:
     program = _program("embed_faust.py", scene, scene.write(partitions=5))
-    try:
-        assert await asyncio.to_thread(program.process.wait, 60) != 0
-        assert "has 2 partitions, topics.partitions says 5" in program.output
-        assert program.said("left the group") == 1
-    finally:
-        await program.end(signal.SIGKILL)
+    assert await program.ended() != 0
+    assert "has 2 partitions, topics.partitions says 5" in program.output
+    assert program.said("left the group") == 1
 
 
 async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its_shards(

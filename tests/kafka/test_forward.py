@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,23 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
-    topic = await topics("onward", partitions=2)
-    stage = Stage(broker.bootstrap_servers, topic, tmp_path)
-    yield stage
-    for forwarder in stage.running:
-        await forwarder.end(signal.SIGKILL)
+async def stages(topics, tmp_path) -> AsyncIterator[Callable[[str], Awaitable[Stage]]]:
+    """Put topics on brokers; the forwarders of their events end with the test."""
+    made: list[Stage] = []
+
+    async def make(servers: str) -> Stage:
+        made.append(Stage(servers, topics.name("onward"), tmp_path))
+        await create_topics(servers, {made[-1].topic: 2})
+        return made[-1]
+
+    yield make
+    for process in (one for stage in made for one in stage.running):
+        await process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+async def stage(stages, broker) -> Stage:
+    return await stages(broker.bootstrap_servers)
 
 
 @pytest.mark.debian
@@ -254,7 +265,7 @@ async def test_a_new_group_begins_at_the_oldest_event_and_goes_on_there_unless_r
         await again.end()
         await delete_before(stage.servers, stage.topic, 4, partition=1)  # of four, two are left
         stopped = stage.start()
-        assert await asyncio.to_thread(stopped.process.wait, 40) == 4
+        assert await stopped.ended() == 4
         assert "no longer has offset" in stopped.log
         assert "--accept-loss" in stopped.log
         receiver.answer = lambda request, event: None
@@ -268,54 +279,48 @@ async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_b
     command = [sys.executable, "-u", str(ROOT / "examples" / "webhook_receiver.py")]
     env = os.environ | {"KEYS": str(stage.directory / "hook.key"), "PORT": str(port)}
     receiver = Process(command, port, stage.directory / "receiver", env=env)
-    try:
-        stage.configure(
-            f"name: hook, {FAST}, webhook: {{url: 'http://127.0.0.1:{port}/', key_files: [hook.key]}}"
-        )
-        checked, tested = stage.start("--check"), stage.start("--test")
-        assert await asyncio.to_thread(checked.process.wait, 40) == 0
-        assert "Ready to forward" in checked.log
-        assert await asyncio.to_thread(tested.process.wait, 40) == 0
-        assert "hook: accepted (status 204)" in tested.log
-        forwarder = await stage.begin()
-        await stage.publish(stage.event("a", alert(dataset="a", series="milk")))
-        await receiver.until(lambda: receiver.output == "'a' 'milk': gap 12, not certified\n", 20)
-        await forwarder.end()
-        stage.configure("name: hook, on_refused: park, webhook: {url: 'http://127.0.0.1:1/'}")
-        unparked, failed = stage.start("--check"), stage.start("--test")
-        assert await asyncio.to_thread(unparked.process.wait, 40) == 2
-        assert "park_topic" in unparked.log
-        assert await asyncio.to_thread(failed.process.wait, 40) == 1
-    finally:
-        await receiver.end(signal.SIGKILL)
+    stage.running.append(receiver)
+    stage.configure(
+        f"name: hook, {FAST}, webhook: {{url: 'http://127.0.0.1:{port}/', key_files: [hook.key]}}"
+    )
+    checked, tested = stage.start("--check"), stage.start("--test")
+    assert await checked.ended() == 0
+    assert "Ready to forward" in checked.log
+    assert await tested.ended() == 0
+    assert "hook: accepted (status 204)" in tested.log
+    forwarder = await stage.begin()
+    await stage.publish(stage.event("a", alert(dataset="a", series="milk")))
+    await receiver.until(lambda: receiver.output == "'a' 'milk': gap 12, not certified\n", 20)
+    await forwarder.end()
+    stage.configure("name: hook, on_refused: park, webhook: {url: 'http://127.0.0.1:1/'}")
+    unparked, failed = stage.start("--check"), stage.start("--test")
+    assert await unparked.ended() == 2
+    assert "park_topic" in unparked.log
+    assert await failed.ended() == 1
 
 
 async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_each_is_named(
-    secure_broker, tmp_path
+    stages, secure_broker
 ):
     """Negative control: without the right to its groups it ends, and says which right is missing."""
-    topic = f"secured-{tmp_path.name}"
-    await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})
-    stage = Stage(secure_broker.bootstrap_servers, topic, tmp_path)
+    stage = await stages(secure_broker.bootstrap_servers)
+    servers, topic, directory = stage.servers, stage.topic, stage.directory
+    await create_topics(servers, {f"{topic}-parked": 1})
     receiver = Receiver(lambda request, event: web.Response(status=422) if event["sequence"] == 2 else None)
     async with receiver.listening():
         stage.configure(f"name: hook, on_refused: park, webhook: {{url: '{receiver.url}'}}")
-        config = tmp_path / "forward.yaml"
-        config.write_text(secure_broker.secured(config.read_text(), tmp_path, mechanism="SCRAM-SHA-512"))
+        config = directory / "forward.yaml"
+        config.write_text(secure_broker.secured(config.read_text(), directory, mechanism="SCRAM-SHA-512"))
         await stage.publish(*(stage.event(name) for name in ("a", "b", "c")))
         for operation, resource, name in (("read", "topic", topic), ("write", "topic", f"{topic}-parked")):
-            await allow(secure_broker.bootstrap_servers, "svt", operation, resource, name)
-        try:
-            denied, checked = stage.start(), stage.start("--check")
-            for one in (denied, checked):
-                assert await asyncio.to_thread(one.process.wait, 40) == 3
-                assert f"operation READ on resource GROUP '{topic}.hook'" in one.log
-            await allow(secure_broker.bootstrap_servers, "svt", "read", "group", f"{topic}.", prefixed=True)
-            forwarder = await stage.begin()
-            await forwarder.until(lambda: len(receiver.taken) == 2)
-            await forwarder.until(lambda: forwarder.metric("events_total", "hook", "parked") == 1)
-            assert await forwarder.end() == 0
-            assert PASSWORD not in denied.log + forwarder.log
-        finally:
-            for one in stage.running:
-                await one.end(signal.SIGKILL)
+            await allow(servers, "svt", operation, resource, name)
+        denied, checked = stage.start(), stage.start("--check")
+        for one in (denied, checked):
+            assert await one.ended() == 3
+            assert f"operation READ on resource GROUP '{topic}.hook'" in one.log
+        await allow(servers, "svt", "read", "group", f"{topic}.", prefixed=True)
+        forwarder = await stage.begin()
+        await forwarder.until(lambda: len(receiver.taken) == 2)
+        await forwarder.until(lambda: forwarder.metric("events_total", "hook", "parked") == 1)
+        assert await forwarder.end() == 0
+        assert PASSWORD not in denied.log + forwarder.log

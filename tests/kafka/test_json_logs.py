@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -68,7 +67,7 @@ async def test_a_process_that_ends_by_an_error_says_so_in_an_object(scene: Scene
         [*COMMAND, "forward", "-c", str(forwarding)], 0, tmp_path / "log", env=os.environ | FORMAT
     )
     for process in (wrong, forwarder):
-        code = await asyncio.to_thread(process.process.wait, 40)
+        code = await process.ended()
         *_, last = objects(process.output)
         assert (code, last["event"], last["exit_code"]) == (ConfigError.exit_code, "ended", code)
     await outside.until(lambda: outside.said("aiokafka") > 0)

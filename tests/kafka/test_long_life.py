@@ -1,28 +1,22 @@
-"""What happens to an application over months: idle weeks, lost queries, topics made anew, clocks, days that end."""
+"""What happens to an application over months: idle weeks, clocks, a large state, commands to many datasets."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream_svt.application.config import parse_config
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.kafka.frames import ResponseProtocol
 from stream_svt.kafka.transactions import TransactionalProducer
 from stream_svt.monitor.operations import Action
-from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.accounts import Commit
-from stream_svt.protocol import session
 from stream_svt.settings.datasets import DAY_MS
-from stream_svt.web import status
 from stream_svt.worker.ports import journal_of, open_meta, stored_metas
-from tests.support.worker import HIGH, LOW, Scene, is_open, until
+from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"partitions": 1, "limit": 6}
@@ -31,9 +25,7 @@ SCENE = {"partitions": 1, "limit": 6}
 async def test_a_worker_whose_producer_the_broker_forgot_goes_on_without_a_loss(scenes, lax_broker) -> None:
     """The broker forgets a transactional id after days without a transaction; here after a second."""
     scene = await scenes(on=lax_broker, **SCENE)
-    worker = await scene.start()
-    await scene.send("a", HIGH, LOW)
-    await scene.settled(worker, 2)
+    worker = await scene.begun(HIGH, LOW)
     await asyncio.sleep(3)
     assert worker.ready
     await scene.send("b", HIGH)
@@ -64,55 +56,6 @@ async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_c
     assert (await scene.audited()).alerts == 1
 
 
-def _day(later: int = 0) -> str:
-    return (datetime.now(UTC) + timedelta(days=later)).date().isoformat()
-
-
-async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(scene, monkeypatch):
-    old = f"datasets:\n  - names: [{scene.datasets}]\n"
-    new = (
-        f"datasets:\n  - generate: '{{name}}-{{date}}'\n    names: [north, south]\n    from: {_day(-2)}\n"
-        "    lateness: 1h\n"
-    )
-    text = scene.text()
-    assert old in text
-    config = parse_config(text.replace(old, new), directory=Path())
-    worker = await scene.start(config)
-    assert status(worker).datasets_declared == 2 * (1 + (datetime.now(UTC).hour < 1))
-
-    today, north = f"south-{_day()}", f"north-{_day()}"
-    await scene.send(today, HIGH)
-    await scene.send(north, 0)
-    await scene.send(f"south-{_day(1)}", HIGH)
-    await scene.send(f"east-{_day()}", HIGH)
-    await scene.released(EventType.ALERT)
-    rejects = [record.value for record in await scene.rejected(2)]
-    assert sorted(b"outside-period" in value for value in rejects) == [False, True]
-    assert any(b"undeclared" in value for value in rejects)
-    assert [alert.dataset for alert in await scene.alerts()] == [today]
-
-    # Two days go by: no record comes, and the shards' monitors have read all there are.
-    monkeypatch.setattr(session, "IDLE_MARGIN", -3 * DAY_MS / 1000)
-    workload = worker.workload
-    await worker.advance_periods()
-    assert worker.workload is workload, "it is the same day"
-    for _ in range(2):
-        before = worker.workload
-        object.__setattr__(before, "now_ms", before.now_ms - 2 * DAY_MS)
-        await worker.advance_periods()
-        assert worker.workload is not before
-        await until(lambda: is_open(worker))
-    await scene.released(EventType.RETIRED, 2)
-    ended = [(data.dataset, data.reason) for data in await scene.told(EventType.RETIRED)]
-    assert sorted(ended) == [(north, "period-over"), (today, "period-over")]
-    assert not [key for _, key in await scene.live() if key.startswith((b"d/", b"r/"))]
-
-    await scene.send(today, HIGH)
-    assert b"undeclared" in (await scene.rejected(3))[-1].value
-    assert len(await scene.alerts()) == 1
-    await scene.audited()
-
-
 async def test_a_self_test_reads_little_of_a_large_state(scene: Scene, monkeypatch) -> None:
     """A worker repeats it under load, and its process keeps the memory of what it receives."""
     apply_fixes()
@@ -134,9 +77,7 @@ async def test_a_self_test_reads_little_of_a_large_state(scene: Scene, monkeypat
 
 
 async def test_a_command_to_several_datasets_takes_as_many_transactions_as_one_to_one(scene: Scene) -> None:
-    worker = await scene.start()
-    await scene.send("a", LOW)
-    await scene.settled(worker, 1)
+    worker = await scene.begun(LOW)
     used = []
     for pattern in ("a", "[a-c]"):
         before = worker.statuses()[0].sequence

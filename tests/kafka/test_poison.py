@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
@@ -17,21 +16,11 @@ CONTROL = [(value, True) for value in (b"x", b"[" * 100_000, b'{"id":"' + b"x" *
 SCENE = {"partitions": 1, "limit": 50}
 
 
-async def pause(scene: Scene) -> bytes:
-    """Return the next command to shard 0, a pause."""
-    state, number = await scene.next_command(0)
-    command = {"id": f"p{number}", "action": "pause", "dataset": "a", "state": state, "number": number}
-    command["expires"] = 2**62
-    return json.dumps(command).encode()
-
-
 async def test_workers_and_subscriptions_read_past_poison_on_every_topic(scene: Scene) -> None:
-    worker = await scene.start()
-    await scene.send("a", HIGH)
-    await scene.settled(worker, 1)
+    worker = await scene.begun(HIGH)
     query = b'{"id":"odd","value":%d}' % HIGH
     await send_mixed(scene.servers, scene.queries, [(query, True), (query, False), (query, True)], key=b"a")
-    paused = await pause(scene)
+    paused = await scene.next_command(0, "pause", dataset="a")
     control = f"{scene.application}.control"
     await send_mixed(scene.servers, control, [*CONTROL, (paused, True), (b"{}", False)], key=b"a")
     alerts = f"{scene.application}.alerts"

@@ -61,13 +61,6 @@ class Guarded:
         name = "" if resource == "transactional_id" else f" '{self.scene.application}{rest}'"
         assert f"operation {operation.upper()} on resource {resource.upper()}{name}" in said, missing
 
-    async def alert(self) -> Worker:
-        """Have a worker raise one alert, and return it."""
-        worker = await self.scene.start()
-        await self.scene.send("a", HIGH)
-        await self.scene.settled(worker, 1)
-        return worker
-
 
 @pytest.fixture
 async def guarded(scenes, secure_broker) -> Guarded:
@@ -183,7 +176,7 @@ async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_
     """Who may see a topic, and no more, is told so, too."""
     key, (write, read) = signing_key("00" * 32), OPERATOR
     seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
-    await guarded.alert()
+    await guarded.scene.begun(HIGH)
     lacking = {write: [[read], [*seeing, read]], read: [[write], [*seeing, write]]}
     for missing, kinds in lacking.items():
         for config in await guarded.users(*kinds):
@@ -194,7 +187,7 @@ async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_
 
 
 async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(guarded: Guarded) -> None:
-    await guarded.scene.stop(await guarded.alert())
+    await guarded.scene.stop(await guarded.scene.begun(HIGH))
     [read] = AUDITOR
     everything, nothing, seeing, member = await guarded.users(
         AUDITOR, [], [("describe", "topic", ".alerts")], [*AUDITOR, ("read", "group", "-readers")]
@@ -295,5 +288,5 @@ async def test_a_refused_login_ends_a_worker_before_anything_is_applied_as_a_pro
         with pytest.raises(BrokerError, match="refused the login") as refused:
             async with stream_svt.Worker(file):
                 pytest.fail("entered")
-    assert await asyncio.to_thread(service.process.wait, 30) == BrokerError.exit_code
+    assert await service.ended() == BrokerError.exit_code
     assert service.log.splitlines()[-1] == f"stream-svt: {refused.value}"

@@ -38,7 +38,7 @@ async def test_a_worker_that_cannot_start_says_why_and_exits_with_the_errors_cod
         }
         started = {words: scene.serve(file=file) for words, file in files.items()}
         for words, service in started.items():
-            assert await asyncio.to_thread(service.process.wait, 30) == ConfigError.exit_code
+            assert await service.ended() == ConfigError.exit_code
             assert words in service.log.splitlines()[-1]
             assert "Traceback" not in service.log
 

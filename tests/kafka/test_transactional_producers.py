@@ -5,42 +5,30 @@ What follows for positions, and for the ends of periods, is in `tests/protocol/t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.monitor.released import EventType
 from stream_svt.worker.worker import Worker
+from tests.support import records
 from tests.support.worker import HIGH, LOW, Scene, complaint, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"limit": 20}
 
 
-@contextlib.asynccontextmanager
-async def transaction(scene: Scene, *values: int) -> AsyncIterator[AIOKafkaProducer]:
-    """Begin a transaction of a producer of its own, and write queries of dataset a."""
-    name, home = f"{scene.application}-shop", scene.partitioning.of(b"a")
-    async with AIOKafkaProducer(bootstrap_servers=scene.servers, transactional_id=name) as producer:
-        await producer.begin_transaction()
-        for value in values:
-            query = json.dumps({"id": f"q{time.monotonic_ns()}", "value": value}).encode()
-            await producer.send_and_wait(scene.queries, query, key=b"a", partition=home)
-        yield producer
+def query(value: int) -> bytes:
+    return json.dumps({"id": f"q{time.monotonic_ns()}", "value": value}).encode()
 
 
-async def commit(scene: Scene, *values: int) -> None:
-    async with transaction(scene, *values) as producer:
-        await producer.commit_transaction()
-
-
-async def abort(scene: Scene, *values: int) -> None:
-    async with transaction(scene, *values) as producer:
-        await producer.abort_transaction()
+async def produce(scene: Scene, *values: int, commit: bool = True) -> None:
+    """Write queries of dataset a in one transaction."""
+    home = scene.partitioning.of(b"a")
+    written = [(home, b"a", query(value)) for value in values]
+    await records.publish(scene.servers, scene.queries, *written, commit=commit)
 
 
 async def end(scene: Scene) -> int:
@@ -57,16 +45,19 @@ async def reaches_the_end(scene: Scene, worker: Worker) -> None:
 async def test_an_idle_topic_has_no_lag_and_emptied_it_parks_nobody(scene: Scene) -> None:
     """After commits, aborts of one and of many records, and an open transaction; across a restart."""
     worker = await scene.start()
-    await commit(scene, LOW, HIGH)
+    await produce(scene, LOW, HIGH)
     await scene.alerted(1)
     await reaches_the_end(scene, worker)
-    await abort(scene, *[HIGH] * 50)
-    await abort(scene, HIGH)
+    await produce(scene, *[HIGH] * 50, commit=False)
+    await produce(scene, HIGH, commit=False)
     await reaches_the_end(scene, worker)
 
-    async with transaction(scene, HIGH) as producer:
+    name, home = f"{scene.application}-open", scene.partitioning.of(b"a")
+    async with AIOKafkaProducer(bootstrap_servers=scene.servers, transactional_id=name) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(scene.queries, query(HIGH), key=b"a", partition=home)
         await scene.send("a", HIGH)  # behind the open transaction
-        status = worker.statuses()[scene.partitioning.of(b"a")]
+        status = worker.statuses()[home]
         await until(lambda: status.lag[scene.queries] == 2)
         assert len(await scene.alerts()) == 1
         await producer.commit_transaction()
@@ -74,9 +65,9 @@ async def test_an_idle_topic_has_no_lag_and_emptied_it_parks_nobody(scene: Scene
     await reaches_the_end(scene, worker)
 
     await scene.stop(worker)
-    await scene.delete_before("counts", await end(scene), scene.partitioning.of(b"a"))
+    await scene.delete_before("counts", await end(scene), home)
     worker = await scene.start()
     await reaches_the_end(scene, worker)
-    await commit(scene, HIGH)
+    await produce(scene, HIGH)
     await scene.alerted(4)
     assert EventType.LOSS_ACCEPTED not in [event.type for event in await scene.events()]

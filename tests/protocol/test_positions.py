@@ -38,7 +38,9 @@ SPEC = declared(PLAIN)
 
 
 @dataclass
-class Positions(Model):
+class Shard(Model):
+    """A shard whose queries come in transactions of producers."""
+
     spec: ApplicationSpec = SPEC
 
     def serve_on(
@@ -97,20 +99,20 @@ class Positions(Model):
         return sum(entry.key == b"meta" for entry in self.broker.read("state"))
 
 
-def _committed(model: Positions) -> None:
+def _committed(model: Shard) -> None:
     model.write(Fate.COMMITTED, 1, 90_000)
 
 
-def _aborted(model: Positions) -> None:
+def _aborted(model: Shard) -> None:
     model.write(Fate.COMMITTED, 1)
     model.write(Fate.ABORTED, 2, 3)
 
 
-def _aborted_without_records_before(model: Positions) -> None:
+def _aborted_without_records_before(model: Shard) -> None:
     model.write(Fate.ABORTED, 2, 3)
 
 
-def _far_aborted(model: Positions) -> None:
+def _far_aborted(model: Shard) -> None:
     model.write(Fate.COMMITTED, 1)
     model.write(Fate.ABORTED, *range(MANY // 1000))
     for _ in range(30):
@@ -118,13 +120,13 @@ def _far_aborted(model: Positions) -> None:
         model.write(Fate.ABORTED, 7)
 
 
-def _compacted(model: Positions) -> None:
+def _compacted(model: Shard) -> None:
     for value in range(5):
         model.write(Fate.COMMITTED, value)
     model.broker.compact("t", 4, 6, 8)
 
 
-def _marker_of_nothing(model: Positions) -> None:
+def _marker_of_nothing(model: Shard) -> None:
     model.send(2, "a")
     model.broker.produce("shop", "t", [(b"d0", b"")], Fate.ABORTED)
 
@@ -135,7 +137,7 @@ TAILS = (_committed, _aborted, _aborted_without_records_before, _far_aborted, _c
 @pytest.mark.parametrize("write", TAILS)
 @pytest.mark.parametrize("cadence", [None, "250ms"])
 def test_a_quiet_topic_that_retention_emptied_has_lost_nothing(write, cadence) -> None:
-    model = Positions()
+    model = Shard()
     policy = CommitConfig(interval="100ms", cadence=cadence)
     clock = replace(model.clock, sleep=_sleeps(model))
     write(model)
@@ -161,7 +163,7 @@ def _sleeps(model: Model) -> Any:
 
 @pytest.mark.parametrize("write", TAILS)
 def test_it_has_lost_nothing_either_where_the_idle_owner_was_killed(write) -> None:
-    model = Positions()
+    model = Shard()
     write(model)
     model.killed_after(int(2 * transaction_loop.POSITIONS_EVERY / STEP))
     assert model.stored == {model.end}
@@ -171,7 +173,7 @@ def test_it_has_lost_nothing_either_where_the_idle_owner_was_killed(write) -> No
 
 @pytest.mark.parametrize("write", TAILS)
 def test_what_comes_without_a_record_while_an_owner_is_idle_is_passed_too(write) -> None:
-    model = Positions()
+    model = Shard()
     model.send(1, "first")
 
     def later(number: int) -> None:
@@ -185,7 +187,7 @@ def test_what_comes_without_a_record_while_an_owner_is_idle_is_passed_too(write)
 
 
 def test_where_records_are_gone_the_shard_parks() -> None:
-    model = Positions()
+    model = Shard()
     _committed(model)
     model.serve_on()
     model.write(Fate.COMMITTED, 90_000)
@@ -196,7 +198,7 @@ def test_where_records_are_gone_the_shard_parks() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.COMMITTED, Fate.ABORTED])
 def test_records_of_an_open_transaction_are_read_once_it_has_ended(fate) -> None:
-    model = Positions()
+    model = Shard()
     model.write(Fate.COMMITTED, 1)
     model.write(Fate.OPEN, *[90_000] * 5, name="open")
     model.write(Fate.COMMITTED, 90_000)
@@ -217,7 +219,7 @@ def test_records_of_an_open_transaction_are_read_once_it_has_ended(fate) -> None
 
 @pytest.mark.parametrize("begins", [0, 2, 5])
 def test_a_log_whose_beginning_was_compacted_or_deleted_is_read_from_what_it_holds(begins) -> None:
-    model = Positions()
+    model = Shard()
     for value in (1, 2, 90_000):
         model.write(Fate.COMMITTED, value)
     model.broker.compact("t", 0, 2)
@@ -228,7 +230,7 @@ def test_a_log_whose_beginning_was_compacted_or_deleted_is_read_from_what_it_hol
 
 @pytest.mark.parametrize("interval", ["100ms", "60s"])
 def test_a_producer_that_aborts_without_end_costs_a_bounded_number_of_transactions(interval) -> None:
-    model = Positions()
+    model = Shard()
     model.send(1, "first", value=0)
 
     def aborts(number: int) -> None:
@@ -245,7 +247,7 @@ def test_a_producer_that_aborts_without_end_costs_a_bounded_number_of_transactio
 
 
 def test_an_idle_topic_costs_no_transaction() -> None:
-    model = Positions()
+    model = Shard()
     _committed(model)
     counts: list[int] = []
     model.serve_on(lambda number: counts.append(model.commits), 100)
@@ -253,7 +255,7 @@ def test_an_idle_topic_costs_no_transaction() -> None:
 
 
 def test_the_end_marker_of_the_records_takes_no_transaction_more() -> None:
-    model, plain = Positions(), Positions()
+    model, plain = Shard(), Shard()
     _committed(model)
     plain.send(1, "a", value=1)
     plain.send(1, "b")
@@ -264,7 +266,7 @@ def test_the_end_marker_of_the_records_takes_no_transaction_more() -> None:
 
 def test_a_period_ends_on_a_topic_that_ends_with_markers() -> None:
     """Also where a marker comes between the takeover and the first fetch, at each takeover."""
-    model = Positions(
+    model = Shard(
         load_spec(
             "application: app\ndatasets:\n"
             "  - {generate: 'shop-{date}', from: 2026-09-20, lateness: 1h, limit: 5, unit: one basket}\n"
@@ -292,7 +294,7 @@ def test_a_period_ends_on_a_topic_that_ends_with_markers() -> None:
 
 
 def test_a_batch_far_behind_the_last_one_is_stepped_once_its_bound_is_durable() -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     policy = CommitConfig(interval="60s", max_records=10)
     model.send(2, "low", value=0)
     model.serve_on(policy=policy)
@@ -322,7 +324,7 @@ def test_a_batch_far_behind_the_last_one_is_stepped_once_its_bound_is_durable() 
 # A topic that is created again is another one, whatever its offsets are
 
 
-def _fill(model: Positions, topic: str, count: int = 50) -> None:
+def _fill(model: Shard, topic: str, count: int = 50) -> None:
     for _ in range(count):
         model.broker.write(topic, b"d0", b"{}")
 
@@ -331,7 +333,7 @@ def _fill(model: Positions, topic: str, count: int = 50) -> None:
 @pytest.mark.parametrize("filled", [0, 1, 200])
 def test_a_topic_that_an_owner_writes_and_that_is_created_again_ends_its_session(topic, filled) -> None:
     """At its next transaction where the offsets go back; the next takeover refuses what is left in any case."""
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.send(3, "before")
 
     def anew(number: int) -> None:
@@ -352,7 +354,7 @@ def test_a_topic_that_an_owner_writes_and_that_is_created_again_ends_its_session
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_an_alert_topic_that_is_created_again_while_nobody_runs_is_refused(copies) -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.send(3, "before")
     model.serve_on()
     alerts = [entry.value for entry in model.broker.read("alerts")]
@@ -365,7 +367,7 @@ def test_an_alert_topic_that_is_created_again_while_nobody_runs_is_refused(copie
 
 
 def test_an_alert_topic_that_ends_too_early_is_refused_without_ids_too() -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.send(3, "before")
     model.serve_on()
     model.broker.partitions["alerts"] = model.broker.partitions["alerts"][:-2]
@@ -374,7 +376,7 @@ def test_an_alert_topic_that_ends_too_early_is_refused_without_ids_too() -> None
 
 
 def test_a_query_topic_that_is_created_again_and_filled_is_not_taken_for_the_old_one() -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.send(3, "before")
     model.serve_on()
     model.broker.make_anew("t")
@@ -392,7 +394,7 @@ def test_a_query_topic_that_is_created_again_and_filled_is_not_taken_for_the_old
 
 
 def test_a_query_topic_of_which_nothing_was_read_may_be_created_again() -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.serve_on()
     model.broker.make_anew("t")
     model.send(5, "after")
@@ -401,7 +403,7 @@ def test_a_query_topic_of_which_nothing_was_read_may_be_created_again() -> None:
 
 
 def test_a_control_topic_that_is_created_again_and_filled_is_read_from_its_beginning() -> None:
-    model = Positions(declared(HOT))
+    model = Shard(declared(HOT))
     model.broker.write(CONTROL, b"", b"{}")
     model.serve_on()
     model.broker.make_anew(CONTROL)

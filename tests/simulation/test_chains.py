@@ -26,7 +26,7 @@ from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
 from tests.support.broken_protocol import Disobedient
 
-PARTS, COUNT = 2, 35
+PARTS, COUNT = 2, 25
 """Seeds, each of 14 chains and more."""
 
 

@@ -26,7 +26,7 @@ from stream_svt.monitor.released import Alert, AnyEvent, EventType, Lifecycle, d
 from tests.support import records
 from tests.support.alerts import alert, encoded
 from tests.support.keys import write_secrets
-from tests.support.process import Service, free_port
+from tests.support.process import Process, Service, free_port
 
 KEY, OLD_KEY = bytes(range(32)), bytes(range(100, 132))
 FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
@@ -164,7 +164,7 @@ class Stage:
         self.directory = directory
         self.sent: dict[str, list[bytes]] = defaultdict(list)
         self.sequence = 0
-        self.running: list[Forwarder] = []
+        self.running: list[Process] = []
         write_keys(directory)
 
     def configure(self, *destinations: str, **keys: str) -> None:

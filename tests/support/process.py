@@ -82,7 +82,11 @@ class Process:
         """Signal the process, wait, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sent)
-        return await asyncio.to_thread(self.process.wait, 40)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """Wait until the process ends by itself, and return its exit code."""
+        return await asyncio.to_thread(self.process.wait, 60)
 
 
 class Service(Process):

@@ -34,7 +34,7 @@ from stream_svt.settings.sections import Partitioner
 from stream_svt.worker.worker import Worker, WorkerState
 from stream_svt.worker.workload import AppliedWorkload
 from tests.support import records
-from tests.support.process import Service, free_port
+from tests.support.process import Process, Service, free_port
 from tests.support.topics import (
     CLOCK,
     COMPACTED,
@@ -97,7 +97,7 @@ class Scene:
         self.queries = f"{self.application}.counts"
         self.producer: AIOKafkaProducer
         self.workers: list[Worker] = []
-        self.services: list[Service] = []
+        self.services: list[Process] = []
         self.ports: dict[Path, int] = {}
 
     @property
@@ -144,8 +144,9 @@ class Scene:
     def serve(self, *options: str, file: Path | None = None, **settings: Any) -> Service:
         """Start a worker as a process of its own; ``settings`` are those of `Service`."""
         file = file or self.write()
-        self.services.append(Service(file, self.ports[file], file.with_suffix(".log"), *options, **settings))
-        return self.services[-1]
+        service = Service(file, self.ports[file], file.with_suffix(".log"), *options, **settings)
+        self.services.append(service)
+        return service
 
     async def start(self, config: Config | None = None, *, ready: bool = True) -> Worker:
         worker = Worker(config or self.config())
@@ -156,6 +157,14 @@ class Scene:
             await running
         if ready:
             await until(lambda: is_open(worker))
+        return worker
+
+    async def begun(self, *values: object, of: str = "a", config: Config | None = None) -> Worker:
+        """Start a worker that has answered these queries of each dataset, and published what came of them."""
+        worker = await self.start(config)
+        for dataset in of:
+            await self.send(dataset, *values)
+        await self.settled(worker, len(of) * len(values))
         return worker
 
     async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
@@ -181,13 +190,9 @@ class Scene:
     ) -> None:
         """Give the next command to a shard that keeps its state without a key."""
         shard = self.partitioning.of(dataset.encode()) if partition is None else partition
-        state, number = await self.next_command(shard)
-        expires = int(time.time() * 1000) + 60_000
-        named = {"dataset": dataset, "state": state, "number": number, "expires": expires} | fields
-        text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action} | named)
-        await self.producer.send_and_wait(
-            f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=shard
-        )
+        text = await self.next_command(shard, action, dataset=dataset, **fields)
+        control, key = f"{self.application}.control", dataset.encode() or None
+        await self.producer.send_and_wait(control, text, key=key, partition=shard)
 
     async def operate(self, action: Action, *datasets: str, key: SigningKey | None = None) -> Reply:
         """Give a command to datasets of one shard as operators do; return the answer."""
@@ -221,18 +226,20 @@ class Scene:
         await until(done, 60)
         return complaint(worker)
 
-    async def next_command(self, shard: int) -> tuple[str, int]:
-        """Return what the next command to a shard has to name, as its stored state says."""
+    async def next_command(self, shard: int, action: str, **fields: object) -> bytes:
+        """Return the text of the next command to a shard, which names what its stored state says."""
         newest = [
             record.value
             for record in await self.read("state")
             if record.partition == shard and record.key == META
         ]
-        if not newest or newest[-1] is None:
-            return "none", 1
-        # What a plain record has before its content does not depend on where it stands.
-        meta = msgspec.msgpack.decode(newest[-1][_CHECKED:], type=Meta)
-        return meta.state_id.hex(), meta.commands.number + 1
+        state, number = "none", 1
+        if newest and newest[-1] is not None:
+            # What a plain record has before its content does not depend on where it stands.
+            meta = msgspec.msgpack.decode(newest[-1][_CHECKED:], type=Meta)
+            state, number = meta.state_id.hex(), meta.commands.number + 1
+        named = {"state": state, "number": number, "expires": int(time.time() * 1000) + 60_000}
+        return msgspec.json.encode({"id": f"c{time.monotonic_ns()}", "action": action} | named | fields)
 
     async def make_anew(self, name: str) -> None:
         await self.delete(name)
