@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from stream_svt.kafka.embedded import EmbeddedKafka
-from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
 from tests.support.issuer import Issuer
 from tests.support.tls import USERS, Authority, SecureKafka, connections_closed
@@ -75,11 +74,6 @@ async def scenes(broker, topics, tmp_path) -> AsyncIterator[Callable[..., Awaita
 async def scene(request, scenes) -> Scene:
     """An application; ``SCENE`` of a module says what is special about it."""
     return await scenes(**getattr(request.module, "SCENE", {}))
-
-
-@pytest.fixture
-def stage(scenes, topics, tmp_path) -> Stage:
-    return Stage(scenes, tmp_path, topics.name("shop"))
 
 
 @pytest.fixture

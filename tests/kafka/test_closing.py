@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,6 @@ from tests.support.closing import (
     SEALED_ANEW,
     TOPS,
     Application,
-    Stage,
     balances,
     goes_on,
 )
@@ -49,18 +49,18 @@ FULL = dict.fromkeys(TOPS, LIMIT * RUN)
 
 
 async def test_a_planned_move_to_another_cluster_fewer_partitions_and_another_partitioner_loses_nothing(
-    stage, secure_broker
+    scenes, secure_broker
 ):
     """Whether the budgets are carried over from the source, or from a mirror of it; a worker then writes nothing."""
-    old = await stage.old(partitions=4, partitioner="crc32")
+    old = await scenes(Application, partitions=4, partitioner="crc32")
     real = await old.spend(TOPS)
-    await old.close_in_order(stage.successor)
+    await old.close_in_order()
     await _stays_closed(old)
-    assert balances(await old.carry_over(stage.successor)) == real.spent
+    assert balances(await old.carry_over()) == real.spent
     mirror = await old.mirrored_to(secure_broker.bootstrap_servers)
-    carried = await mirror.carry_over(stage.successor, partitioner="murmur2")  # its events know better
+    carried = await mirror.carry_over(partitioner="murmur2")  # its events know better
     assert balances(carried) == real.spent
-    new = await stage.new(servers=secure_broker.bootstrap_servers, partitions=1)
+    new = await old.followed_by(scenes, servers=secure_broker.bootstrap_servers, partitions=1)
     await goes_on(mirror, new, carried, real)
 
 
@@ -93,55 +93,59 @@ DISASTERS: dict[str, Disaster] = {
 """What happens to the state of both shards, by what a worker says of it."""
 
 
-async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(stage: Stage) -> None:
+async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(
+    scenes, topics, tmp_path
+) -> None:
     """All disasters at once, each to an application of its own; without its alerts all is lost."""
     async with asyncio.TaskGroup() as drills:
         for number, (words, happens) in enumerate(DISASTERS.items()):
-            drills.create_task(_given_up(stage.beside(number), words, happens), name=words)
+            (tmp_path / str(number)).mkdir()
+            place = {"application": f"{topics.name('shop')}-{number}", "directory": tmp_path / str(number)}
+            drills.create_task(_given_up(partial(scenes, **place), words, happens), name=words)
 
 
-async def _given_up(stage: Stage, words: str, happens: Disaster) -> None:
-    old = await stage.old()
+async def _given_up(scenes: Callable[..., Awaitable[Application]], words: str, happens: Disaster) -> None:
+    old = await scenes(Application)
     real = await old.spend(TOPS)
     await happens(old)
     complete = words != "was created again"
     if complete:
         real = await old.accounts()
-    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, words)
-    carried = await old.carry_over(stage.successor)
+    await old.give_up(Cause.STATE_ROLLED_BACK, words)
+    carried = await old.carry_over()
     assert balances(carried) == (real.held if complete else FULL)
     assert carried.complete is complete
     assert all("no proved balances" in note for note in old.notes)
-    new = await stage.new()
+    new = await old.followed_by(scenes)
     if not complete:
         with pytest.raises(ConfigError, match="the largest sensitivity"):
             new.config()
         # A monitor of the old application, on the query topic of the new one.
         hot = old.text(more="").partition("monitors:\n")[2].replace("name: hot", "name: next")
-        await old.carry_over(stage.successor, more=hot.replace(old.queries, new.queries) + old.more)
+        await old.carry_over(more=hot.replace(old.queries, new.queries) + old.more)
     await goes_on(old, new, carried, real)
 
 
-async def test_an_application_whose_sealing_key_is_lost_loses_its_open_runs_and_no_more(stage: Stage) -> None:
+async def test_an_application_whose_sealing_key_is_lost_loses_its_open_runs_and_no_more(scenes) -> None:
     """What an owner proved when it closed its shard counts for nothing either: the proof needs the key."""
-    old = await stage.old()
+    old = await scenes(Application)
     real = await old.spend(TOPS)
     worker = await old.start()
-    (reply,) = await old.close(stage.successor, shard=0)
+    (reply,) = await old.close(shard=0)
     assert reply.accepted
     await old.parked(worker, Cause.CLOSED, shards=[0])
     await old.stop(worker)
     old.more = SEALED_ANEW
     with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
-        await old.carry_over(stage.successor)
+        await old.carry_over()
     await _stays_out_of_the_group(old)
     old.more = KEY_LOST
-    await old.give_up(stage.successor, Cause.SEALING_KEY, "it is sealed with key")
+    await old.give_up(Cause.SEALING_KEY, "it is sealed with key")
     old.more = SEALED_ANEW
-    carried = await old.carry_over(stage.successor)
+    carried = await old.carry_over()
     assert balances(carried) == real.held
     assert carried.complete
-    await goes_on(old, await stage.new(more=SEALED_ANEW), carried, real)
+    await goes_on(old, await old.followed_by(scenes, more=SEALED_ANEW), carried, real)
 
 
 async def _stays_out_of_the_group(old: Application) -> None:
@@ -151,9 +155,9 @@ async def _stays_out_of_the_group(old: Application) -> None:
     await old.stop(worker)
 
 
-async def test_what_a_worker_sent_and_never_committed_counts_as_spent(stage: Stage) -> None:
+async def test_what_a_worker_sent_and_never_committed_counts_as_spent(scenes) -> None:
     """Whoever reads uncommitted events saw it."""
-    old = await stage.old()
+    old = await scenes(Application)
     real = await old.spend(TOPS)
     shard = partition_of(b"d", old.partitions)
     newest = [record.value for record in await old.read("alerts") if record.partition == shard][-1]
@@ -164,10 +168,10 @@ async def test_what_a_worker_sent_and_never_committed_counts_as_spent(stage: Sta
     await records.publish(old.servers, f"{old.application}.alerts", (shard, b"d", sent), commit=False)
     assert await old.accounts() == real
     await old.make_anew("state")
-    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "is empty")
-    carried = await old.carry_over(stage.successor)
+    await old.give_up(Cause.STATE_ROLLED_BACK, "is empty")
+    carried = await old.carry_over()
     assert balances(carried) == real.held | {"d": RUN}
-    await goes_on(old, await stage.new(), carried, real)
+    await goes_on(old, await old.followed_by(scenes), carried, real)
 
 
 # On the command line
@@ -186,9 +190,9 @@ async def _serve(app: Application, tops: dict[str, int]) -> Service:
     return service
 
 
-async def test_an_application_is_closed_carried_over_and_audited_with_its_successor(stream_svt, stage):
-    old = await stage.old(datasets="today, tomorrow")
-    new = await stage.new(datasets="today, tomorrow", create=False)
+async def test_an_application_is_closed_carried_over_and_audited_with_its_successor(stream_svt, scenes):
+    old = await scenes(Application, datasets="today, tomorrow")
+    new = await old.followed_by(scenes, datasets="today, tomorrow", create=False)
     name, successor = old.application, new.application
     service = await _serve(old, {"today": 4, "tomorrow": 1})
     await _close(stream_svt, service.config, name, successor)

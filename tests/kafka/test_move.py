@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -55,7 +54,7 @@ class Move:
         self.scene = scene
         self.here = scene.directory
         self.successor = f"{scene.application}-2"
-        self.services: list[Service] = []
+        self.services = scene.services
         write_secrets(self.here, {"key": KEY.hex()})
         text = OLD.format(application=scene.application, servers=scene.servers, port=port)
         (self.here / "old.yaml").write_text(text)
@@ -93,11 +92,8 @@ class Move:
 
 
 @pytest.fixture
-async def move(scenes) -> AsyncIterator[Move]:
-    made = Move(await scenes(create=False), free_port())
-    yield made
-    for service in made.services:
-        await service.end()
+async def move(scenes) -> Move:
+    return Move(await scenes(create=False), free_port())
 
 
 async def _away_from_midnight() -> str:

@@ -14,15 +14,15 @@ from stream_svt.operate import audit
 from stream_svt.protocol.history.audit import StoredShard
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.worker.worker import Worker
-from tests.support.closing import SEALED, SEALED_ANEW, Application, Stage
+from tests.support.closing import SEALED, SEALED_ANEW, Application
 from tests.support.worker import HIGH, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-async def app(stage: Stage) -> Application:
-    return await stage.old(partitions=1)
+async def app(scenes) -> Application:
+    return await scenes(Application, partitions=1)
 
 
 async def refuses(app: Application, words: str) -> Worker:

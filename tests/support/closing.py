@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from stream_svt.kafka.clients import cluster_id_of
@@ -96,34 +95,36 @@ class Application(Scene):
 
     # Its end
 
+    @property
+    def successor(self) -> str:
+        return f"{self.application}-next"
+
     async def close(
-        self, successor: str, *, shard: int | None = None, give_up: bool = False, timeout: float = 20
+        self, *, shard: int | None = None, give_up: bool = False, timeout: float = 20
     ) -> list[Reply]:
         """Give the command that closes the application, or one shard of it."""
         config = self.config()
         cluster = await cluster_id_of(config.cluster()) if give_up else ""
-        command = Command("", Action.CLOSE_APPLICATION, successor=successor, cluster=cluster)
+        command = Command("", Action.CLOSE_APPLICATION, successor=self.successor, cluster=cluster)
         commands = for_shards(config, None if shard is None else [shard], command)
         return await send(config, config.cluster(), commands, timeout=timeout)
 
-    async def close_in_order(self, successor: str) -> None:
+    async def close_in_order(self) -> None:
         """Start a worker, close every shard, and stop the worker."""
         worker = await self.start()
-        replies = await self.close(successor)
+        replies = await self.close()
         assert [reply.accepted for reply in replies] == [True] * self.partitions, replies
         await self.parked(worker, Cause.CLOSED)
         await self.stop(worker)
 
-    async def give_up(
-        self, successor: str, cause: Cause, words: str, shards: Collection[int] = (0, 1)
-    ) -> None:
+    async def give_up(self, cause: Cause, words: str, shards: Collection[int] = (0, 1)) -> None:
         """Start a worker, which parks these shards, give their states up, and stop the worker."""
         worker = await self.start(ready=False)
         await self.parked(worker, cause, shards=shards)
         for status in worker.statuses():
             assert status.shard not in shards or words in status.reason, status.reason
         for shard in shards:
-            (reply,) = await self.close(successor, shard=shard, give_up=True)
+            (reply,) = await self.close(shard=shard, give_up=True)
             assert reply.accepted, reply
         await self.parked(worker, Cause.CLOSED, shards=shards)
         await self.stop(worker)
@@ -139,11 +140,11 @@ class Application(Scene):
 
     # What is left of it
 
-    async def carry_over(self, successor: str, *, source_ended: bool = False, **changes: object) -> Carried:
+    async def carry_over(self, *, source_ended: bool = False, **changes: object) -> Carried:
         """Read what is left of each budget, and write the successor's file."""
         config = self.config(**changes)
         carried, self.notes = await read_balances(
-            config, config.cluster(), successor=successor, source_ended=source_ended
+            config, config.cluster(), successor=self.successor, source_ended=source_ended
         )
         (self.directory / "carried.jsonl").write_text("".join(f"{line}\n" for line in carried.lines()))
         return carried
@@ -156,32 +157,12 @@ class Application(Scene):
         await records.send(servers, alerts, *copies)
         return replace(self, servers=servers)
 
-
-@dataclass
-class Stage:
-    """Puts an application and its successor on brokers."""
-
-    scenes: Callable[..., Awaitable[Application]]
-    directory: Path
-    name: str
-
-    @property
-    def successor(self) -> str:
-        return f"{self.name}-next"
-
-    def beside(self, number: int) -> Stage:
-        """Return one more stage, for a drill that is played at the same time."""
-        directory = self.directory / str(number)
-        directory.mkdir()
-        return replace(self, directory=directory, name=f"{self.name}-{number}")
-
-    async def old(self, **options: Any) -> Application:
-        usual = {"application": self.name, "directory": self.directory}
-        return await self.scenes(Application, **usual | options)
-
-    async def new(self, *, partitions: int = 3, more: str = SEALED, **options: Any) -> Application:
-        usual = {"application": self.successor, "partitions": partitions, "more": more + CARRIED}
-        return await self.old(**usual | options)
+    async def followed_by(
+        self, scenes: Callable[..., Awaitable[Application]], *, more: str = SEALED, **options: Any
+    ) -> Application:
+        """Put the successor on a broker."""
+        usual = {"application": self.successor, "directory": self.directory, "partitions": 3}
+        return await scenes(Application, more=more + CARRIED, **usual | options)
 
 
 def balances(carried: Carried) -> dict[str, int]:
