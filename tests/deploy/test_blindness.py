@@ -74,7 +74,7 @@ class Told(NamedTuple):
 
 def told() -> dict[str, Told]:
     """Return the rows of the page by their first cell."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][2:]
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {name: Told(status.strip("`"), *rest[:3]) for name, status, *rest in cells}
 

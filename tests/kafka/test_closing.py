@@ -220,8 +220,8 @@ async def test_an_application_is_closed_carried_over_and_audited_with_its_succes
     lines = [line for line in lines if line["line"] == "dataset"]
     assert (head["application"], head["successor"], head["complete"]) == (name, successor, True)
     assert {line["name"]: (line["limit"], line["spent"]) for line in lines} == {
-        "today": ("4", "1.6"),
-        "tomorrow": ("4", "0.6"),
+        "today": (4_000_000_000, 1_600_000_000),
+        "tomorrow": (4_000_000_000, 600_000_000),
     }
     await _go_on(stream_svt, service.config, old, new, carried.out)
 
