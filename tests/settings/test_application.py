@@ -281,43 +281,71 @@ CARRIED = Carried(
         "b": Balance("one basket", Kind.ZCDP, RHO, RHO, RHO),
     },
 )
-LINES = list(CARRIED.lines())
+EVERYTHING = replace(
+    CARRIED,
+    positions={0: {"m": MonitorPosition("counts", 7, 2, 1_790_000_000_000)}, 3: {}},
+    mutes=(*MutedSeries.of("a", "m", {f"s{number}": number for number in range(2_500)}),),
+)
+LINES = list(EVERYTHING.lines())
 
 
 def test_a_file_reads_as_it_was_written() -> None:
-    assert parse(LINES) == CARRIED
-    assert parse(["", *LINES, " "]).digest == CARRIED.digest
-    assert replace(CARRIED, successor="other").digest != CARRIED.digest
+    assert [json.loads(line).get("line") for line in LINES[1:]] == [
+        *["dataset"] * 2,
+        *["positions"] * 2,
+        *["mutes"] * 3,
+        "end",
+    ]
+    assert parse(LINES) == EVERYTHING
+    assert parse(["", *LINES, " "]).digest == EVERYTHING.digest != CARRIED.digest
+    assert [pair for line in EVERYTHING.mutes for pair in line.ends] == [(f"s{n}", n) for n in range(2_500)]
     assert NOTHING.digest == ""
+    with pytest.raises(ValueError, match="the file is empty"):
+        parse([])
+
+
+def as_last(line: str) -> tuple[int, list[str]]:
+    return 8, [line, LINES[8]]
+
+
+AGAIN = "run 'stream-svt carry-over' again"
+HEAD, FIRST = LINES[:2]
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("at", "lines", "why"),
     [
-        ([], "the file is empty"),
-        (["{}"], "line 1: .*run 'stream-svt carry-over' of this version"),
-        (["not json", *LINES[1:]], "line 1"),
-        (LINES[:-1], "the file is cut off, its last line is missing: run 'stream-svt carry-over' again"),
-        ([*LINES, LINES[-1]], "line 5: it follows the last one: run 'stream-svt carry-over' again"),
+        (0, ["{}"], "line 1: .*run 'stream-svt carry-over' of this version"),
+        (0, ["not json"], "line 1"),
+        (0, [HEAD.replace('"carry_over":1', '"carry_over":2')], "line 1: .*carry_over"),
+        (0, [HEAD.replace("3/2", "-1")], "a sensitivity must be greater than 0"),
+        (8, [], f"the file is cut off, its last line is missing: {AGAIN}"),
+        (8, LINES[8:] * 2, f"line 10: it follows the last one: {AGAIN}"),
+        (2, [], f"the file was changed after it was written: {AGAIN}"),
+        (1, [FIRST.replace("17", "1")], "the file was changed"),
+        (2, [FIRST], "line 3: a dataset occurs twice"),
+        (1, ["{}"], "line 2: .*line"),
+        (1, [FIRST.replace('"name"', '"nam"')], "line 2: .*nam"),
+        (1, [FIRST.replace("epsilon", "delta")], "line 2: .*'delta'"),
+        (1, [FIRST.replace("17", "61")], "line 2: expected spent <= limit"),
+        (1, [FIRST.replace("17", "-17")], "line 2: .*>= 0"),
+        (1, [FIRST.replace("1700000000", '"lots"')], "line 2: .*int"),
+        (*as_last('{"line":"positions","shard":0,"monitors":{}}'), "line 9: a shard occurs twice"),
+        (*as_last('{"line":"positions","shard":1,"monitors":{"m":[]}}'), "line 9: .*monitors"),
+        (*as_last('{"line":"mutes","dataset":"a","monitor":"m","series":[["s"]]}'), "line 9: .*array"),
         (
-            [*LINES[:2], LINES[3]],
-            "the file was changed after it was written: run 'stream-svt carry-over' again",
+            *as_last('{"line":"mutes","dataset":"a","monitor":"m","series":[["s",1]],"more":1}'),
+            "line 9: .*more",
         ),
-        ([LINES[0], LINES[1].replace("17", "1"), *LINES[2:]], "the file was changed"),
-        ([*LINES[:2], LINES[1]], "a dataset occurs twice"),
-        ([LINES[0].replace('"carry_over":1', '"carry_over":2'), *LINES[1:]], "line 1: .*carry_over"),
-        ([LINES[0].replace("3/2", "-1"), *LINES[1:]], "a sensitivity must be greater than 0"),
-        ([LINES[0], "{}", LINES[2]], "line 2: .*line"),
-        ([LINES[0], LINES[1].replace('"name"', '"nam"'), LINES[2]], "line 2: .*nam"),
-        ([LINES[0], LINES[1].replace("epsilon", "delta"), LINES[2]], "line 2: .*'delta'"),
-        ([LINES[0], LINES[1].replace("17", "61"), LINES[2]], "line 2: expected spent <= limit"),
-        ([LINES[0], LINES[1].replace("17", "-17"), LINES[2]], "line 2: .*>= 0"),
-        ([LINES[0], LINES[1].replace("1700000000", '"lots"'), LINES[2]], "line 2: .*int"),
+        (
+            *as_last('{"line":"mutes","dataset":"z","monitor":"m","series":[["s",1]]}'),
+            "line 9: no line .* 'z'",
+        ),
     ],
 )
-def test_what_is_no_such_file_is_refused(lines: list[str], why: str) -> None:
+def test_what_is_no_such_file_is_refused(at: int, lines: list[str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        parse(lines)
+        parse([*LINES[:at], *lines, *LINES[at + 1 :]])
 
 
 def load(
@@ -380,26 +408,6 @@ def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str)
         load(**options)
 
 
-EVERYTHING = replace(
-    CARRIED,
-    positions={0: {"m": MonitorPosition("counts", 7, 2, 1_790_000_000_000)}, 3: {}},
-    mutes=(*MutedSeries.of("a", "m", {f"s{number}": number for number in range(2_500)}),),
-)
-
-
-def test_a_file_of_positions_and_muted_series_reads_as_it_was_written() -> None:
-    lines = list(EVERYTHING.lines())
-    assert [json.loads(line).get("line") for line in lines[1:]] == [
-        *["dataset"] * 2,
-        *["positions"] * 2,
-        *["mutes"] * 3,
-        "end",
-    ]
-    assert parse(lines) == EVERYTHING
-    assert EVERYTHING.digest != CARRIED.digest
-    assert [pair for line in EVERYTHING.mutes for pair in line.ends] == [(f"s{n}", n) for n in range(2_500)]
-
-
 NASTY = "a\u2028b\x85c\x1bd\x9be\u200b\U0001f600\n"
 """Separators of lines, and what a terminal obeys."""
 
@@ -417,25 +425,6 @@ def test_names_from_outside_end_no_line_of_the_file_and_reach_no_terminal() -> N
     assert found == carried
     assert found.digest == carried.digest
     assert (found.mutes[0].dataset, found.mutes[0].ends) == ("\u00e4", [(NASTY, -1)])
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ('{"line":"positions","shard":0,"monitors":{}}', "a shard occurs twice"),
-        ('{"line":"positions","shard":1,"monitors":{"m":[]}}', "line 9: .*monitors"),
-        ('{"line":"mutes","dataset":"a","monitor":"m","series":[["s"]]}', "line 9: .*array"),
-        ('{"line":"mutes","dataset":"a","monitor":"m","series":[["s",1]],"more":1}', "line 9: .*more"),
-        (
-            '{"line":"mutes","dataset":"z","monitor":"m","series":[["s",1]]}',
-            "line 9: no line before has dataset 'z'",
-        ),
-    ],
-)
-def test_an_invalid_line_of_positions_or_mutes_is_named(line: str, why: str) -> None:
-    *before, end = EVERYTHING.lines()
-    with pytest.raises(ValueError, match=why):
-        parse([*before, line, end])
 
 
 ODD = (None, True, -1, -2, 2**63, 10**400, 0.5, "", "1e30", "\ufeff", [], ["s"], {}, {"m": 1}, {"{date}": 1})
