@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +161,7 @@ def load_spec(
 
 @dataclass(frozen=True, slots=True)
 class _NamesFiles:
-    """The context of a configuration that names no file but those with lines."""
+    """The context of a configuration whose secrets nobody reads here."""
 
     read: ReadNames | None
 
@@ -169,6 +170,9 @@ class _NamesFiles:
         if self.read is None:
             raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
         return fields.Named(name, fields.opened(self.read, name))
+
+    def __getattr__(self, _: str) -> Callable[[Any], fields.Named[Any]]:
+        return fields.Named
 
 
 Where = Callable[[KeyPath | str, str], Problem]

@@ -301,7 +301,7 @@ class Outside:
     """Annotation of a `Named`: the method of pydantic's context that reads it, and the type of its name.
 
     The method takes the name and returns the `Named`, or raises ValueError with a message that does not repeat what is
-    held. A context without the method, or none, reads nothing.
+    held. Without a context, nothing is read.
     """
 
     method: str
@@ -311,8 +311,7 @@ class Outside:
         return core_schema.with_info_after_validator_function(self._read, handler.generate_schema(self.name))
 
     def _read(self, name: Any, info: ValidationInfo) -> Named[Any]:  # noqa: ANN401  a file or a program
-        found: Named[Any] = getattr(info.context, self.method, Named)(name)
-        return found
+        return Named(name) if info.context is None else getattr(info.context, self.method)(name)
 
 
 LinesFile = Annotated[Named[Sequence[str]], Outside("lines")]
