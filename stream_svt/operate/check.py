@@ -125,8 +125,10 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         except kafka.Denied as error:
             if not any(one.subject == "permissions" for one in findings):  # otherwise it is named already
                 findings.append(problem("permissions", str(error)))
-        except (BrokerError, ConfigError) as error:
+        except BrokerError as error:
             findings.append(problem("brokers", str(error)))
+        except ConfigError as error:
+            findings += [problem(one.field or error.source, one.message) for one in error.problems]
     return list(dict.fromkeys(findings))  # several checks may fail for the same reason
 
 
@@ -286,14 +288,9 @@ async def _partitioner(context: CheckContext) -> AsyncIterator[Finding]:
     with contextlib.suppress(BrokerError):  # `_permissions` says which one is missing
         applied = await context.applied()
         if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
-            for one in other_partitioner(applied.bundle.partitioner, config).problems:
-                yield problem(one.field, one.message)
+            raise other_partitioner(applied.bundle.partitioner, config)
         if context.fits(*config.spec.topics()):
-            try:
-                samples = await sample(config, context.cluster, _SAMPLE)
-            except ConfigError as error:  # of a Schema Registry
-                for one in error.problems:
-                    yield problem(one.field, one.message)
+            samples = await sample(config, context.cluster, _SAMPLE)
     for topic, found in samples.items():
         if count := found.found[OTHER_PARTITIONER]:
             # Older records may lie behind a change.
