@@ -339,7 +339,7 @@ async def _released(context: CheckContext) -> AsyncIterator[Finding]:
     stored, applied = await context.states(), await context.applied()
     found = [
         *differences(config, shown, version=(0, "") if applied is None else (applied.number, applied.digest)),
-        *behind(config, context.topology.cluster_id, stored, shown),
+        *behind(stored, await context.metas(), shown),
     ]
     for one in found:
         yield one

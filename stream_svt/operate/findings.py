@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -15,7 +16,7 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import Account
 from stream_svt.privacy.loss import KINDS, as_text
 from stream_svt.protocol.configuration import Version, Versions
-from stream_svt.protocol.state_records import other_partitioning
+from stream_svt.protocol.state_records import Meta, other_partitioning
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.wording import SHOWN, listed, named
 from stream_svt.worker.config_versions import newest, not_adopted, read_versions
@@ -42,6 +43,7 @@ class CheckContext:
     topology: Topology
     _versions: Versions | None = None
     _states: dict[int, bytes] | None = None
+    _metas: dict[int, Meta] | None = None
 
     def fits(self, *topics: str) -> bool:
         """Return whether topics have the configured number of partitions."""
@@ -60,6 +62,15 @@ class CheckContext:
         if self._states is None:
             self._states = {shard: meta async for shard, meta in stored_metas(self.config, self.cluster)}
         return self._states
+
+    async def metas(self) -> dict[int, Meta]:
+        """Return what the records of `states` say, as far as the configured keys open them."""
+        if self._metas is None:
+            self._metas = {}
+            for shard, record in (await self.states()).items():
+                with contextlib.suppress(UnreadableState):
+                    self._metas[shard] = open_meta(self.config, self.topology.cluster_id, shard, record)
+        return self._metas
 
 
 def differences(
@@ -117,20 +128,17 @@ def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterat
         yield "unit", True, f"declares {dataset.terms.unit!r}, its ledger {unit!r}"
 
 
-def behind(
-    config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: ApplicationFacts
-) -> Iterator[Finding]:
-    """Yield the shards whose newest state, read after the events, lacks these events."""
+def behind(stored: Container[int], metas: Mapping[int, Meta], shown: ApplicationFacts) -> Iterator[Finding]:
+    """Yield the shards whose newest state, read after the events, does not account for these events.
+
+    ``stored`` are the shards with a state, ``metas`` the states that could be opened: others are reported elsewhere.
+    """
     for number, one in shown.shards.items():
-        if not one.events or one.successor:
+        meta = metas.get(number)
+        if not one.events or one.successor or (meta is None and number in stored):
             continue
-        if (record := stored.get(number)) is None:
-            state = "nothing is stored"
-        else:
-            try:
-                meta = open_meta(config, cluster_id, number, record)
-            except UnreadableState:
-                continue  # reported with the states
+        state = "nothing is stored"
+        if meta is not None:
             if meta.state_id.hex() == one.state and meta.last_event >= one.events:
                 continue
             state = f"its state ends with event {meta.last_event}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import urllib.request
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -12,14 +11,12 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 
 from stream_svt.application.config import Config
-from stream_svt.errors import UnreadableState
 from stream_svt.kafka import clients as kafka
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.operate.findings import CheckContext, Finding, note, ok, problem
 from stream_svt.protocol.state_records import Meta, created_again
 from stream_svt.wording import counted, named
 from stream_svt.worker.config_versions import declared_in, workers
-from stream_svt.worker.ports import open_meta
 
 SHARDS_SHOWN: Final = 20
 """Shards that a message names."""
@@ -33,13 +30,10 @@ async def positions(context: CheckContext) -> AsyncIterator[Finding]:
     Query topics are taken from the version applied last. States that cannot be opened are left out.
     """
     config, cluster, own = context.config, context.cluster, context.config.topics
-    if not context.fits(own.state) or not (stored := await context.states()):
+    if not context.fits(own.state) or not await context.states():
         return
     spec = declared_in(await context.applied()) or config.spec
-    metas = {}
-    for shard, record in stored.items():
-        with contextlib.suppress(UnreadableState):
-            metas[shard] = open_meta(config, context.topology.cluster_id, shard, record)
+    metas = await context.metas()
     alerts, topics = own.alerts, {one.name: one.topic for one in spec.monitors}
     names = sorted({alerts, own.state, *topics.values()})
     doing = "comparing stored offsets with the topics"

@@ -143,5 +143,5 @@ def test_versions_that_shards_adopted_are_compared(version, level, words):
 
 def test_a_shard_with_events_and_without_state_would_park() -> None:
     shown = ApplicationFacts(shards={0: ShardFacts(events=9, state="5e"), 1: ShardFacts()})
-    (found,) = behind(CONFIG, "cluster", {}, shown)
+    (found,) = behind((), {}, shown)
     assert found.message == "shard 0: nothing is stored, and alert partition 0 shows event 9: it would park"
