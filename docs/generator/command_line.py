@@ -57,13 +57,15 @@ def _reference() -> str:
 
 
 def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> str:
-    parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
+    """Return what a command does, in its help's first paragraph, with the names of its own options."""
+    summary, _, _ = inspect.cleandoc(command.help or "").partition("\n\n")
+    parts = [f"## `{name}`", paragraphs(summary)]
     pieces = command.collect_usage_pieces(click.Context(command))
     if arguments := [piece for piece in pieces if piece not in {"[OPTIONS]", "COMMAND [ARGS]..."}]:
         parts.append(f"Arguments: `{' '.join(arguments)}`")
     options = [option for option in _options(command) if (option[0], _without_extra(option[1])) not in shared]
     if options:
-        parts.append(listed((option, "", words) for option, words in options))
+        parts.append(f"Options: {', '.join(f'`{option}`' for option, _ in options)}")
     return "\n\n".join(parts)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from docs.generator.markdown import day_of, listed, number
+from docs.generator.markdown import day_of, number, table
 
 DATA: Final = Path(__file__).parent.parent / "data" / "performance.json"
 _COMPARE: Final[Mapping[str, tuple[str, Callable[[float, float], bool]]]] = {
@@ -113,16 +113,14 @@ def encoded(content: Document) -> str:
 
 
 def _rows() -> str:
-    """Return a list of the figures that were measured."""
+    """Return a table of the figures that were measured."""
     rows = []
     for name, figure in document().figures.items():
         if figure.value is not None:
             spread = f" ({figure.spread})" if figure.spread else ""
-            wanted = figure.wanted.replace("at least", "≥").replace("at most", "≤")
-            goal = f" (goal {wanted})" if figure.goal else ""
-            missed = ", missed" if figure.is_missed else ""
-            rows.append((name, "", f"{figure.what}: **{number(figure.value)}**{spread}{goal}{missed}"))
-    return listed(rows)
+            shown = f"**{number(figure.value)}**{spread}{': missed' if figure.is_missed else ''}"
+            rows.append((f"`{name}`: {figure.what}", figure.wanted, shown))
+    return table(["figure", "goal", "measured"], rows)
 
 
 def _when() -> str:
