@@ -1,8 +1,12 @@
-"""What the dashboards ask and the rules record is there when a real service runs and a real Prometheus watches it."""
+"""What a real Prometheus and Alertmanager show of two applications: a busy one, and one that becomes blind.
+
+Each query of a dashboard and each rule has an answer, and each row of docs/blindness.md is what is seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +19,9 @@ import pytest
 import yaml
 
 from deploy.grafana.dashboards import pages
+from stream_svt.application.config import parse_config
+from stream_svt.errors import ConfigError
+from tests.support.blindness import NAMES, ROWS, TOO_SMALL, AlertScan, Night, Told, play, told
 from tests.support.grafana import Asked, expressions, load, lookup, panels, substituted, variables
 from tests.support.observed import (
     PARTITIONS,
@@ -36,7 +43,6 @@ SHOWN = 300
 """Seconds before and after the end of the run that the dashboards show."""
 INTERVAL = 2
 """Seconds between two points of a graph, which lie at multiples of it."""
-DELIVERED = 'sum(stream_svt_forward_events_total{outcome="delivered"})'
 EXPECTED = {"MonitorExhausted", "BudgetEndsSoon", "MonitorStopped"}
 """Alerts of the rules that this run brings about."""
 BUILT_IN = {"__rate_interval": f"{12 * SCRAPE}s", "__interval": f"{INTERVAL}s", "__range": f"{2 * SHOWN}s"}
@@ -62,7 +68,8 @@ class Observed:
 
     Attributes:
         spent: What the workers said at the end, of each dataset.
-        held: The alerts that Alertmanager had at the end.
+        held: The alerts of the fleet that Alertmanager had at the end.
+        night: What was seen of the application that became blind.
     """
 
     fleet: Fleet
@@ -72,6 +79,7 @@ class Observed:
     ended: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
     held: list[dict[str, Any]] = field(default_factory=list)
+    night: AlertScan = field(default_factory=AlertScan)
 
     def ask(self, asked: Asked, choice: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return what Prometheus answers, as Grafana would ask it."""
@@ -94,7 +102,8 @@ class Observed:
 
     def _offered(self, variable: Mapping[str, Any], choice: Mapping[str, str]) -> list[str]:
         label, selector = lookup(variable["query"]["query"])
-        return sorted(self.prometheus.label_values(label, substituted(selector, choice)))
+        found = sorted(self.prometheus.label_values(label, substituted(selector, choice)))
+        return [value for value in found if label == "dataset" or value.startswith(self.fleet.application)]
 
     def without_data(self, asked: Asked, choices: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
         """Return the choices for which an expression shows nothing, though there is something to show."""
@@ -106,29 +115,47 @@ class Observed:
         found = numbers(self.ask(asked, choice))
         return any(number > 0 for number in found) if asked.marks else bool(found)
 
-    def held_names(self) -> set[str]:
-        """Return the names of the alerts that Alertmanager has now."""
-        return {alert["labels"]["alertname"] for alert in self.alertmanager.alerts()}
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts of the fleet that Alertmanager has now."""
+        found = self.alertmanager.alerts()
+        return [one for one in found if one["labels"].get("application") == self.fleet.application]
 
 
 @pytest.fixture(scope="module")
 def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
-    programs = [debian_program(name) for name in ("prometheus", "prometheus-alertmanager")]
+    program = debian_program("prometheus-alertmanager")
     directory: Path = tmp_path_factory.mktemp("observed")
-    servers = broker.bootstrap_servers
-    fleet = Fleet(servers, Topics(servers).name("observed"), directory=directory)
+    places = [directory / name for name in ("fleet", "night")]
+    for place in places:
+        place.mkdir()
+    servers, topics = broker.bootstrap_servers, Topics(broker.bootstrap_servers)
+    fleet, night = [
+        scene(servers, topics.name(place.name), directory=place)
+        for scene, place in zip((Fleet, Night), places, strict=True)
+    ]
+    config = alertmanager_config(directory)
     with (
-        Alertmanager(programs[1], alertmanager_config(directory), directory) as alertmanager,
-        Prometheus(
-            programs[0], prometheus_config(directory, fleet.all_ports, alertmanager.address), directory
-        ) as prometheus,
+        Alertmanager(program, config, places[0]) as ruled,
+        Alertmanager(program, config, places[1]) as posted,
     ):
-        run = Observed(fleet, prometheus, alertmanager)
-        asyncio.run(_run(run))
-        yield run
+        ports = [*fleet.all_ports, *night.all_ports]
+        watching = prometheus_config(directory, ports, ruled.address)
+        with Prometheus(debian_program("prometheus"), watching, directory) as prometheus:
+            run = Observed(fleet, prometheus, ruled)
+            asyncio.run(_both(run, night, posted))
+            yield run
 
 
-async def _run(run: Observed) -> None:
+async def _both(run: Observed, night: Night, posted: Alertmanager) -> None:
+    begun = asyncio.Event()
+    async with asyncio.TaskGroup() as playing:
+        playing.create_task(_run(run, begun))
+        await begun.wait()  # processes that start at the same time take longer
+        blind = playing.create_task(play(night, run.alertmanager, posted))
+    run.night = blind.result()
+
+
+async def _run(run: Observed, begun: asyncio.Event) -> None:
     """Two workers, of which one is killed and started again, and a forwarder; on until all has been seen."""
     fleet = run.fleet
     ours = f'{{application="{fleet.application}"}}'
@@ -143,6 +170,7 @@ async def _run(run: Observed) -> None:
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
         await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120)
+        begun.set()
         fleet.news = True
         await asyncio.sleep(3)
         await second.end(SIGKILL)
@@ -154,13 +182,14 @@ async def _run(run: Observed) -> None:
         )
         await until(seen(projected, len(fleet.names) - 1), 60)
         await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60)
-        await until(lambda: run.held_names() >= EXPECTED, 60)
-        await until(seen(DELIVERED), 30)
+        await until(lambda: {one["labels"]["alertname"] for one in run.alerts()} >= EXPECTED, 60)
+        delivered = f'{{instance="127.0.0.1:{fleet.forward_port}", outcome="delivered"}}'
+        await until(seen(f"sum(stream_svt_forward_events_total{delivered})"), 30)
         feed.cancel()
         await until(lambda: _is_settled(first, second), 30)
         await asyncio.sleep(4 * SCRAPE)
         run.ended = time.time()
-        run.held = run.alertmanager.alerts()
+        run.held = run.alerts()
         run.spent = {
             dataset["dataset"]: dataset["spent"]
             for worker in (first, second)
@@ -251,3 +280,37 @@ def test_the_budgets_shown_are_those_of_the_workers(observed):
     }
     assert shown == pytest.approx(observed.spent)
     assert set(shown) == set(observed.fleet.names)
+
+
+# Ways to be blind
+
+
+def test_the_page_of_blindness_has_a_row_for_each_part_of_the_play():
+    assert set(told()) == {*ROWS, TOO_SMALL}
+
+
+def test_a_limit_too_small_never_begins(tmp_path):
+    assert told()[TOO_SMALL] == Told("refused", "none", "no", "none")
+    night, limited = Night("127.0.0.1:1", "night", directory=tmp_path), NAMES["limited"]
+    with pytest.raises(ConfigError, match="whole run"):
+        parse_config(night.text().replace(f"{limited}, limit: 9", f"{limited}, limit: 1/2"))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_page_is_what_is_seen(observed, row):
+    assert observed.night.rows[ROWS[row]] == told()[row]
+
+
+@pytest.mark.parametrize("part", ["exhausted", "limited", "stopped", "closed", "paused", "timed"])
+def test_both_alerts_name_dataset_monitor_since_when_and_the_command(observed, part):
+    assert len(observed.night.texts[part]) == 2
+    for notes in observed.night.texts[part]:
+        text = " ".join(notes.values())
+        assert NAMES[part] in text
+        assert f"m-{part}" in text
+        assert re.search(r"[Ss]ince 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", text)
+        assert re.search(rf"stream-svt control (raise-budget|resample|resume) -c FILE {NAMES[part]}", text)
+
+
+def test_each_ends_as_the_page_says(observed):
+    assert observed.night.left == set()

@@ -62,9 +62,7 @@ kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval
 topic: {topic}
 web: {{port: {port}}}
 destinations:
-  - name: pager
-    types: [alert]
-    alertmanager: {{urls: ["{alertmanager}"]}}
+  - {{name: pager, {filters} alertmanager: {{urls: ["{alertmanager}"], renew: 1s}}}}
 """
 
 
@@ -121,10 +119,32 @@ def _compressed(match: re.Match[str]) -> str:
 
 
 @dataclass(eq=False)
-class Fleet(Scene):
+class Watched(Scene):
+    """An application with a forwarder, and the ports that Prometheus looks at."""
+
+    filters: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.forward_port = free_port()
+
+    @property
+    def all_ports(self) -> list[int]:
+        return [*self.ports.values(), self.forward_port]
+
+    def forward(self, alertmanager: str) -> None:
+        path, topic = self.directory / "forward.yaml", f"{self.application}.alerts"
+        own = {"topic": topic, "port": self.forward_port, "filters": self.filters}
+        path.write_text(FORWARD.format(servers=self.servers, alertmanager=alertmanager, **own))
+        self.services.append(Forwarder(path, self.forward_port, path.with_suffix(".log")))
+
+
+@dataclass(eq=False)
+class Fleet(Watched):
     """The application's topics, workers and queries."""
 
     partitions: int = PARTITIONS
+    filters: str = "types: [alert],"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,13 +154,8 @@ class Fleet(Scene):
         places = ("north", "east", "west", "centre")
         self.names = [SMALL, RHO, UNDECLARED, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
-        self._forward_port = free_port()
         self.news = False
         """Whether there are high counts."""
-
-    @property
-    def all_ports(self) -> list[int]:
-        return [*self.ports.values(), self._forward_port]
 
     def text(self, **changes: object) -> str:
         return SPEC.format(
@@ -162,14 +177,6 @@ class Fleet(Scene):
             finally:
                 feed.cancel()
                 await asyncio.gather(feed, return_exceptions=True)
-
-    def forward(self, alertmanager: str) -> None:
-        path, port = self.directory / "forward.yaml", self._forward_port
-        topic = f"{self.application}.alerts"
-        path.write_text(
-            FORWARD.format(topic=topic, servers=self.servers, port=port, alertmanager=alertmanager)
-        )
-        self.services.append(Forwarder(path, port, path.with_suffix(".log")))
 
     async def _feed(self) -> None:
         """Send low counts of the same items again and again, records that are none, and now and then high counts."""

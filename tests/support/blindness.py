@@ -1,6 +1,6 @@
-"""Each way to be blind, as docs/blindness.md says: played with a worker, a forwarder, a Prometheus and an Alertmanager.
+"""One application that becomes blind in every way of docs/blindness.md, and sees again.
 
-What the forwarder posts goes to an Alertmanager of its own, so that each source is seen by itself.
+What its forwarder posts goes to an Alertmanager of its own, so that each source is seen by itself.
 """
 
 from __future__ import annotations
@@ -9,25 +9,16 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-from stream_svt.application.config import parse_config
-from stream_svt.errors import ConfigError
-from tests.support.forwarding import Forwarder
-from tests.support.observed import alertmanager_config, prometheus_config
+from tests.support.observed import Watched
 from tests.support.partitioning import partition_of
-from tests.support.process import free_port
-from tests.support.prometheus import Alertmanager, Prometheus
-from tests.support.topics import Topics, create_topics
-from tests.support.worker import HIGH, LOW, Scene
-
-pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(400)]
+from tests.support.prometheus import Alertmanager
+from tests.support.topics import create_topics
+from tests.support.worker import HIGH, LOW
 
 PAGE = Path(__file__).parents[2] / "docs" / "blindness.md"
 ROWS = {
@@ -80,10 +71,14 @@ def told() -> dict[str, Told]:
 
 
 @dataclass(eq=False)
-class Night(Scene):
+class Night(Watched):
     """One application that becomes blind in every way at once."""
 
     covered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.file = self.write()
 
     def text(self, **changes: object) -> str:
         monitors = [
@@ -111,38 +106,13 @@ class AlertScan:
     left: set[str] = field(default_factory=set)
 
 
-@pytest.fixture(scope="module")
-def seen(broker, debian_program, tmp_path_factory) -> AlertScan:
-    directory: Path = tmp_path_factory.mktemp("night")
-    servers = broker.bootstrap_servers
-    night = Night(servers, Topics(servers).name("night"), directory=directory)
-    (directory / "posted").mkdir()
-    file, forward_port = night.write(), free_port()
-    program, config = debian_program("prometheus-alertmanager"), alertmanager_config(directory)
-    with (
-        Alertmanager(program, config, directory) as ruled,
-        Alertmanager(program, config, directory / "posted") as posted,
-    ):
-        watching = prometheus_config(directory, [night.ports[file], forward_port], ruled.address)
-        path = directory / "forward.yaml"
-        path.write_text(
-            f'kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
-            f"topic: {night.application}.alerts\n"
-            f"destinations: [{{name: pager, alertmanager: {{urls: ['{posted.url}'], renew: 1s}}}}]\n"
-        )
-        forwarder = partial(Forwarder, path, forward_port, path.with_suffix(".log"))
-        with Prometheus(debian_program("prometheus"), watching, directory):
-            return asyncio.run(_play(night, file, forwarder, ruled, posted))
-
-
-async def _play(
-    night: Night, file: Path, forwarder: Callable[[], Forwarder], ruled: Alertmanager, posted: Alertmanager
-) -> AlertScan:
-    found = AlertScan()
+async def play(night: Night, ruled: Alertmanager, posted: Alertmanager) -> AlertScan:
+    """Play the night, of which the rules alert in one Alertmanager, and the forwarder in another one."""
+    found, file = AlertScan(), night.file
     async with night.on_stage():
         await create_topics(night.servers, {f"{night.application}.none": 2})
         worker = night.serve(file=file)
-        await worker.ready()
+        await worker.ready(90)
         for name in NAMES.values():
             await night.send(name, LOW, topic=f"{night.application}.counts")
         await worker.until(lambda: worker.offsets(night.queries) >= len(NAMES))
@@ -153,7 +123,7 @@ async def _play(
         lost = next(offset for place, offset in ends.items() if place.partition == 1)
         await night.delete_before("counts", lost, 1)
         worker = night.serve(file=file)
-        night.services.append(forwarder())
+        night.forward(posted.url)
         await worker.until(lambda: 0 in worker.shards())
         for part in ("exhausted", "limited", "stopped"):
             await night.send(NAMES[part], HIGH, HIGH, HIGH)
@@ -162,10 +132,12 @@ async def _play(
             await night.command(action, NAMES[part], monitor=f"m-{part}", until=until)
             await worker.until(lambda part=part: _status(worker.status(), part) in ("stopped", "paused"))
 
+        def alerts(of: Alertmanager) -> list[dict[str, Any]]:
+            labels = ((one, one["labels"]) for one in of.alerts())
+            return [one for one, own in labels if own.get("application") == night.application]
+
         def rows() -> dict[str, Told]:
-            return {
-                part: _row(part, worker.status(), ruled.alerts(), posted.alerts(), found) for part in NAMES
-            }
+            return {part: _row(part, worker.status(), alerts(ruled), alerts(posted), found) for part in NAMES}
 
         expected = {part: told()[row] for row, part in ROWS.items()}
         try:
@@ -176,8 +148,8 @@ async def _play(
         await _end(night, worker, file)
 
         def standing() -> set[str]:
-            alerts = [*ruled.alerts(), *posted.alerts()]
-            return {part for part in NAMES for alert in alerts if _concerns(alert, part)}
+            shown = [*alerts(ruled), *alerts(posted)]
+            return {part for part in NAMES for alert in shown if _concerns(alert, part)}
 
         try:
             await worker.until(lambda: not standing(), 60)
@@ -260,38 +232,3 @@ def _same(alarms: list[Any], others: list[Any]) -> str:
     """Return whether the forwarder's alerts have the labels of the rules', or what else they are."""
     ruled, posted = [sorted(map(str, (one["labels"] for one in alerts))) for alerts in (alarms, others)]
     return "yes" if posted and posted == ruled else "no" if not posted else f"{posted} beside {ruled}"
-
-
-def test_the_page_has_a_row_for_each_part_of_the_play():
-    assert set(told()) == {*ROWS, TOO_SMALL}
-
-
-def test_a_limit_too_small_never_begins():
-    assert told()[TOO_SMALL] == Told("refused", "none", "no", "none")
-    text = (
-        Night("127.0.0.1:1", "night")
-        .text()
-        .replace(f"{NAMES['limited']}, limit: 9", f"{NAMES['limited']}, limit: 1/2")
-    )
-    with pytest.raises(ConfigError, match="whole run"):
-        parse_config(text)
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_page_is_what_is_seen(seen, row):
-    assert seen.rows[ROWS[row]] == told()[row]
-
-
-@pytest.mark.parametrize("part", ["exhausted", "limited", "stopped", "closed", "paused", "timed"])
-def test_both_alerts_name_dataset_monitor_since_when_and_the_command(seen, part):
-    assert len(seen.texts[part]) == 2
-    for notes in seen.texts[part]:
-        text = " ".join(notes.values())
-        assert NAMES[part] in text
-        assert f"m-{part}" in text
-        assert re.search(r"[Ss]ince 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", text)
-        assert re.search(rf"stream-svt control (raise-budget|resample|resume) -c FILE {NAMES[part]}", text)
-
-
-def test_each_ends_as_the_page_says(seen):
-    assert seen.left == set()
