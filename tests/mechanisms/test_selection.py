@@ -19,7 +19,6 @@ from stream_svt.mechanisms.selection.top_k import LastGap, TopK
 UNITS = 1_234_567_890
 EPSILON = loss_of(UNITS)
 SALT = (0, 0)
-IDENTITY = {"epsilon": EPSILON, "k": 1, "threshold": 0, "monotonic": True}
 
 
 def integers(*numbers):
