@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import repeat
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.columns.strings import Hashes, TextList, TextRows, Texts
+from stream_svt.columns.strings import TextList, Texts
 from stream_svt.mechanisms.grid import GUARD, PARTS, VALUE_LIMIT, grid_ceil
 from stream_svt.mechanisms.sampler import Packing
 from stream_svt.settings.fields import LAST_MS
@@ -27,8 +26,6 @@ _ROWS_AT_ONCE = 1 << 14
 """Rows whose columns fit a processor's own cache."""
 _MANY = 256
 """Rows of one record that are tested by themselves, by all monitors in turn."""
-_FEW, _SHIFT = 8, 48
-"""Mutes that are compared with each row; of more, the first 16 bits of the hashes are looked up first."""
 
 
 @dataclass(repr=False)
@@ -251,9 +248,7 @@ class Tests:
     def at(self, rows: Integers) -> Tests:
         """Return some of the tests."""
         columns = self.dataset, self.offset, self.row, self.threshold, self.attempt
-        dataset, offset, row, threshold, attempt = (
-            column[rows] if isinstance(column, np.ndarray) else column for column in columns
-        )
+        dataset, offset, row, threshold, attempt = (entries_of(column, rows) for column in columns)
         return Tests(dataset, offset, row, self.value[rows], threshold, attempt)
 
 
@@ -275,55 +270,13 @@ class Crossing(msgspec.Struct, frozen=True, gc=False):
     series_hash: int | None = None
 
 
-class NewMutes:
-    """Series that the tops of a segment muted, by dataset and hash: finds their rows."""
-
-    def __init__(self) -> None:
-        self._pairs: set[tuple[int, int]] = set()
-        self._marks: Mask | None = None
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def add(self, dataset: int, series: int) -> None:
-        """Add a series of a dataset, by its hash."""
-        self._pairs.add((dataset, series))
-        if self._marks is not None:
-            self._marks[series >> _SHIFT] = True
-        elif len(self._pairs) > _FEW:
-            self._marks = np.zeros(1 << 64 - _SHIFT, dtype=np.bool_)
-            self._marks[[one >> _SHIFT for _, one in self._pairs]] = True
-
-    def rows(self, datasets: Integers | int, hashes: Hashes) -> Integers:
-        """Return the indexes of queries of these series, given dataset, or that of all, and hash of their series."""
-        if self._marks is None:
-            return np.sort(
-                np.concatenate([NO_ROWS, *(rows_of(datasets, hashes, *pair) for pair in self._pairs)])
-            )
-        found = np.flatnonzero(self._marks[hashes >> np.uint64(_SHIFT)])
-        if not len(found):
-            return found
-        of_found = repeat(datasets) if isinstance(datasets, int) else datasets[found].tolist()
-        pairs = zip(of_found, hashes[found].tolist(), strict=False)
-        return found[np.fromiter((pair in self._pairs for pair in pairs), np.bool_, len(found))]
-
-
-def rows_of(datasets: Integers | int, hashes: Hashes, dataset: int, series: int) -> Integers:
-    """Return the indexes of queries of one series; see `NewMutes.rows`."""
-    found: Integers = (hashes == np.uint64(series)).nonzero()[0]
-    if len(found) and not isinstance(datasets, int):
-        found = found[datasets[found] == dataset]
-    return found
-
-
 @dataclass(repr=False)
 class Segment:
     """Rows [start, stop) of a view that are tested on arrival, and the result.
 
     ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
-    ``muted`` of those of muted series; ``tops`` are the rows of tops. ``muting`` has the series that these muted: rows
-    from ``checked`` on are not compared with them yet. ``changed``: whether rows left ``live`` that were candidates.
-    ``is_waiting``: whether a top ended a run, so that the next one may be opened.
+    ``muted`` of those of muted series; ``tops`` are the rows of tops. ``changed``: whether rows left ``live`` that were
+    candidates. ``is_waiting``: whether a top ended a run, so that the next one may be opened.
     """
 
     view: View
@@ -333,8 +286,6 @@ class Segment:
     clock: Integers | int
     live: Mask
     muted: Mask
-    checked: int
-    muting: NewMutes
     tops: list[int] = field(default_factory=list)
     changed: bool = False
     is_waiting: bool = False
@@ -344,24 +295,14 @@ class Segment:
         """Whether it has so many rows that other monitors should test them while they are in the processor's cache."""
         return len(self.live) >= _MANY
 
-    def datasets(self, part: slice | Integers) -> Integers | int:
-        """Return the datasets of some rows, by their indexes in the segment: a column, or one number."""
-        return self.dataset if isinstance(self.dataset, int) else self.dataset[part]
+    def mute(self, rows: Integers) -> None:
+        """Skip those of some rows, by index, that are live, because their series is muted."""
+        rows = rows[self.live[rows]]
+        if len(rows):
+            self.live[rows], self.muted[rows] = False, True
+            self.changed = True
 
-    def series_hash(self, row: int) -> int:
-        """Return the hash of the series of a row."""
-        own, codes = row - self.start, self.series[1]
-        return self.hashes.item(own if codes is None else codes.item(own))
 
-    @cached_property
-    def hashes(self) -> Hashes:
-        """The hashes of the entries of `series`."""
-        return self.series[0].hashes()
-
-    @cached_property
-    def series(self) -> tuple[Texts, Integers | None]:
-        """Series of the rows: entries, and the code of each row or None for an entry each; see `Texts.coded`."""
-        first, last = self.start, self.start + len(self.live)
-        if isinstance(self.dataset, int):
-            return self.view.batch.series.coded(first, last)
-        return TextRows(self.view.batch.series, first, last), None
+def entries_of(column: Integers | int, rows: Integers) -> Integers | int:
+    """Return the entries of a column at some rows, or the number that stands for all rows."""
+    return column if isinstance(column, int) else column[rows]

@@ -1,19 +1,20 @@
 """Texts of many rows: decoded on access, because few rows need theirs, and hashed all at once.
 
-The hash finds candidates only, and names decide: outcomes do not depend on it, because it differs between processes. It
-is multilinear over 32-bit words (Lemire & Kaser 2014), with multipliers from Python's secret hash seed: no choice of
-texts makes many of them collide.
+**The hash** has 64 bits: the upper halves of two multilinear sums over 32-bit words (Lemire & Kaser 2014), with
+multipliers from a secret key. Two different texts that were chosen without the key have the same hash with probability
+2^-64 at most. The length of a text is one of its words, and the lack of a text counts as another text.
 """
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
 from operator import mul
 from struct import unpack
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,65 +26,94 @@ Mask: TypeAlias = NDArray[np.bool_]
 _WORD: Final = 8
 _KEEP: Final = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
 """Mask of the first bytes of a word, by their number."""
-_FEW: Final = 50
-"""Rows of a part below which, on average, they are compared one by one: arrays cost as much for each part."""
+_FEW: Final = 8
+"""Texts that are hashed one by one: arrays cost as much."""
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(2**32 - 1)
-_ALL: Final = 2**64 - 1
 
 
-class Texts(Protocol):
+class KeyedHash:
+    """A hash of texts in UTF-8 under a secret key: see the module."""
+
+    def __init__(self, key: bytes) -> None:
+        self._stream = hashlib.shake_256(key)
+        self._draw(32)
+
+    def _draw(self, count: int) -> None:
+        """Make so many multipliers of each sum; more of them begin with the same ones."""
+        pairs = np.frombuffer(self._stream.digest(2 * _WORD * count), "<u8").reshape(count, 2)
+        self._high, self._low = pairs.T.copy()
+        self._both = [high << 128 | low for high, low in pairs.tolist()]
+
+    def _need(self, words: int) -> None:
+        if 2 + 2 * words > len(self._both):
+            self._draw(4 + 4 * words)
+
+    def of(self, text: bytes | None) -> int:
+        """Return the hash of one text, or of the lack of one."""
+        length, content = (0, b"") if text is None else (len(text) + 1, text)
+        words = -(-len(content) // _WORD)
+        self._need(words)
+        halves = unpack(f"<{2 * words}I", content.ljust(_WORD * words, b"\0"))
+        sums: int = sum(map(mul, self._both, (1, length, *halves)))
+        return sums >> 128 & 0xFFFFFFFF00000000 | sums >> 32 & 0xFFFFFFFF
+
+    def of_slices(self, buffer: bytes | bytearray, start: Integers, length: Integers) -> Hashes:
+        """Return the hash of each slice of a buffer; a negative length stands for the lack of a text."""
+        words = -(-int(length.max(initial=0)) // _WORD)
+        self._need(words)
+        size = (length + 1).view(np.uint64)
+        high: Hashes = self._high[0] + self._high[1] * size
+        low: Hashes = self._low[0] + self._low[1] * size
+        for word in range(words):
+            at = _WORD * word
+            longer = np.flatnonzero(length > at)  # a long text costs the other rows nothing
+            rows = longer if len(longer) < len(length) else slice(None)
+            part = first_words(buffer, start[rows] + at, length[rows] - at)
+            first, second = part & _LOW, part >> _HALF
+            for total, factors in ((high, self._high), (low, self._low)):
+                total[rows] += first * factors[2 + 2 * word] + second * factors[3 + 2 * word]
+        high &= ~_LOW
+        high |= low >> _HALF
+        return high
+
+
+class Texts(ABC):
     """Texts by row; None where a row has none."""
 
+    __slots__ = ("_hashes", "_hashing")
+
+    def __init__(self) -> None:
+        self._hashing: KeyedHash | None = None
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def __getitem__(self, row: int, /) -> str | None: ...
 
-    def hashes(self) -> Hashes:
-        """Return a hash of each row's text; equal texts have equal hashes, and no text has that of another's lack."""
+    @abstractmethod
+    def _hashed(self, hashing: KeyedHash) -> Hashes: ...
 
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
-        """Return whether the text of each of these rows is that of the row of ``others``, which has as many texts."""
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers] | None:  # noqa: ARG002
+        """Return entries and the code of each of rows [first, last), -1 for no text; None without a dictionary."""
+        return None
 
-    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
-        """Return entries and the code of each of rows [first, last), -1 for no text; None if each has its own entry."""
-
-
-class TextRows:
-    """The texts of rows [first, last) of others."""
-
-    __slots__ = ("_first", "_last", "_texts")
-
-    def __init__(self, texts: Texts, first: int, last: int) -> None:
-        self._texts, self._first, self._last = texts, first, last
-
-    def __len__(self) -> int:
-        return self._last - self._first
-
-    def __getitem__(self, row: int, /) -> str | None:
-        return self._texts[self._first + row]
-
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
-        """See `Texts`."""
-        return self._texts.same(rows + self._first, others)
-
-    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
-        """See `Texts`."""
-        return self._texts.coded(self._first + first, self._first + last)
-
-    def hashes(self) -> Hashes:
-        """See `Texts`."""
-        return self._texts.hashes()[self._first : self._last]
+    def hashes(self, hashing: KeyedHash) -> Hashes:
+        """Return the hash of each row's text, kept for the next call."""
+        if self._hashing is not hashing:
+            self._hashing, self._hashes = hashing, self._hashed(hashing)
+        return self._hashes
 
 
-class TextList:
+class TextList(Texts):
     """Texts in a list."""
 
-    __slots__ = ("_hashes", "_texts")
+    __slots__ = ("_texts",)
 
     def __init__(self, texts: Sequence[str | None]) -> None:
+        super().__init__()
         self._texts = texts
-        self._hashes: Hashes | None = None
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -95,31 +125,21 @@ class TextList:
         """Return the texts of some rows."""
         return TextList([self._texts[row] for row in rows.tolist()])
 
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
-        """See `Texts`."""
-        return _same_each(self, rows, others)
-
-    def coded(self, first: int, last: int) -> tuple[Texts, None]:
-        """See `Texts`."""
-        return TextRows(self, first, last), None
-
-    def hashes(self) -> Hashes:
-        """See `Texts`."""
-        if self._hashes is None:
-            self._hashes = TextSlices.of(
-                [None if text is None else text.encode() for text in self._texts]
-            ).hashes()
-        return self._hashes
+    def _hashed(self, hashing: KeyedHash) -> Hashes:
+        encoded = [None if text is None else text.encode() for text in self._texts]
+        if len(encoded) <= _FEW:
+            return np.array([*map(hashing.of, encoded)], np.uint64)
+        return TextSlices.of(encoded).hashes(hashing)
 
 
-class TextSlices:
+class TextSlices(Texts):
     """Texts that are UTF-8 slices of a buffer; a length of -1 stands for none."""
 
-    __slots__ = ("_hashes", "buffer", "length", "start")
+    __slots__ = ("buffer", "length", "start")
 
     def __init__(self, buffer: bytes | bytearray, start: Integers, length: Integers) -> None:
+        super().__init__()
         self.buffer, self.start, self.length = buffer, start, length
-        self._hashes: Hashes | None = None
 
     @classmethod
     def of(cls, texts: Sequence[bytes | None]) -> TextSlices:
@@ -139,10 +159,9 @@ class TextSlices:
         """Return the texts of some rows."""
         return TextSlices(self.buffer, self.start[rows], self.length[rows])
 
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
-        """See `Texts`."""
-        texts = self.taken(rows)
-        length = texts.length
+    def same(self, others: TextSlices) -> Mask:
+        """Return whether each row's text equals that of ``others`` at the same index."""
+        length = self.length
         same: Mask = length == others.length
         left: Integers | slice = slice(None)
         at = 0
@@ -150,7 +169,7 @@ class TextSlices:
             part = length[left] - at
             mine, theirs = (
                 first_words(one.buffer, np.asarray(one.start[left], np.int64) + at, part)
-                for one in (texts, others)
+                for one in (self, others)
             )
             same[left] &= mine == theirs
             at += _WORD
@@ -158,26 +177,19 @@ class TextSlices:
             if not len(left):
                 return same
 
-    def coded(self, first: int, last: int) -> tuple[Texts, None]:
-        """See `Texts`."""
-        return TextRows(self, first, last), None
-
-    def hashes(self) -> Hashes:
-        """See `Texts`."""
-        if self._hashes is None:
-            start, length = (column.astype(np.int64, copy=False) for column in (self.start, self.length))
-            self._hashes = hashes_of(self.buffer, start, length)
-        return self._hashes
+    def _hashed(self, hashing: KeyedHash) -> Hashes:
+        start, length = (column.astype(np.int64, copy=False) for column in (self.start, self.length))
+        return hashing.of_slices(self.buffer, start, length)
 
 
-class TextCodes:
+class TextCodes(Texts):
     """Texts that are entries of a dictionary, by code; a code of -1 stands for none."""
 
-    __slots__ = ("_codes", "_entries", "_hashes")
+    __slots__ = ("_codes", "_entries")
 
     def __init__(self, entries: Texts, codes: Integers) -> None:
+        super().__init__()
         self._entries, self._codes = entries, codes
-        self._hashes: Hashes | None = None
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -186,33 +198,22 @@ class TextCodes:
         code = self._codes.item(row)
         return None if code < 0 else self._entries[code]
 
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
-        """See `Texts`."""
-        codes = self._codes[rows]
-        same: Mask = (codes < 0) & (others.length < 0)
-        coded = np.flatnonzero(codes >= 0)
-        same[coded] = self._entries.same(codes[coded], others.taken(coded))
-        return same
-
     def coded(self, first: int, last: int) -> tuple[Texts, Integers]:
         """See `Texts`."""
         return self._entries, self._codes[first:last]
 
-    def hashes(self) -> Hashes:
-        """See `Texts`."""
-        if self._hashes is None:
-            self._hashes = np.append(self._entries.hashes(), hashes_of(b"", _NONE, _NONE))[self._codes]
-        return self._hashes
+    def _hashed(self, hashing: KeyedHash) -> Hashes:
+        return np.append(self._entries.hashes(hashing), np.uint64(hashing.of(None)))[self._codes]
 
 
-class TextParts:
+class TextParts(Texts):
     """The texts of consecutive parts."""
 
-    __slots__ = ("_ends", "_hashes", "_parts")
+    __slots__ = ("_ends", "_parts")
 
     def __init__(self, parts: Sequence[Texts]) -> None:
+        super().__init__()
         self._parts = parts
-        self._hashes: Hashes | None = None
         self._ends = [*accumulate(map(len, parts))]
 
     @classmethod
@@ -230,64 +231,21 @@ class TextParts:
         return self._ends[-1]
 
     def __getitem__(self, row: int, /) -> str | None:
+        part, begin = self._part_of(row)
+        return self._parts[part][row - begin]
+
+    def _part_of(self, row: int) -> tuple[int, int]:
+        """Return the number of the part with a row, and the first row of that part."""
         part = bisect_right(self._ends, row)
-        return self._parts[part][row - self._begin(part)]
+        return part, self._ends[part - 1] if part else 0
 
-    def same(self, rows: Integers, others: TextSlices, /) -> Mask:
+    def coded(self, first: int, last: int) -> tuple[Texts, Integers] | None:
         """See `Texts`."""
-        part = np.searchsorted(self._ends, rows, side="right")
-        numbers, counts = np.unique(part, return_counts=True)
-        if len(rows) <= _FEW * len(numbers):
-            return _same_each(self, rows, others)
-        same = np.zeros(len(rows), np.bool_)
-        of_parts = np.split(np.argsort(part, kind="stable"), np.cumsum(counts)[:-1])
-        for number, own in zip(numbers.tolist(), of_parts, strict=True):
-            same[own] = self._parts[number].same(rows[own] - self._begin(number), others.taken(own))
-        return same
+        part, begin = self._part_of(first)
+        return self._parts[part].coded(first - begin, last - begin) if last <= self._ends[part] else None
 
-    def coded(self, first: int, last: int) -> tuple[Texts, Integers | None]:
-        """See `Texts`."""
-        part = bisect_right(self._ends, first)
-        if first < last <= self._ends[part]:
-            begin = self._begin(part)
-            return self._parts[part].coded(first - begin, last - begin)
-        return TextRows(self, first, last), None
-
-    def _begin(self, part: int) -> int:
-        return self._ends[part - 1] if part else 0
-
-    def hashes(self) -> Hashes:
-        """See `Texts`."""
-        if self._hashes is None:
-            self._hashes = np.concatenate([part.hashes() for part in self._parts])
-        return self._hashes
-
-
-def _same_each(texts: Texts, rows: Integers, others: TextSlices) -> Mask:
-    """Return whether the text of each row is that of the row of ``others``, compared one by one."""
-    pairs = zip(rows.tolist(), range(len(others)), strict=True)
-    return np.fromiter((texts[row] == others[other] for row, other in pairs), np.bool_, len(rows))
-
-
-_NONE: Final = np.array([-1], dtype=np.int64)
-
-
-def hashes_of(buffer: bytes | bytearray, start: Integers, length: Integers) -> Hashes:
-    """Return the hash of each slice of a buffer; a negative length stands for no text."""
-    found = (length.view(np.uint64) + np.uint64(1)) * np.uint64(_multipliers(1)[0])
-    longest = int(length.max(initial=0))
-    if longest <= 0:
-        return found
-    words = -(-longest // _WORD)
-    multipliers = np.array(_multipliers(1 + 2 * words), dtype=np.uint64)
-    for word in range(words):
-        at = _WORD * word
-        # A long text costs the other rows nothing.
-        rows = slice(None) if not word else np.flatnonzero(length > at)
-        left = length[rows] - at
-        part = first_words(buffer, np.where(left > 0, start[rows] + at, 0), left)
-        found[rows] += (part & _LOW) * multipliers[1 + 2 * word] + (part >> _HALF) * multipliers[2 + 2 * word]
-    return found
+    def _hashed(self, hashing: KeyedHash) -> Hashes:
+        return np.concatenate([part.hashes(hashing) for part in self._parts])
 
 
 def words_at(buffer: bytes | bytearray | NDArray[np.bool_], at: Integers, count: int = 1) -> Hashes:
@@ -308,16 +266,3 @@ def first_words(buffer: bytes | bytearray, start: Integers, length: Integers) ->
         found[late] >>= (8 * (start[late] - last)).view(np.uint64)
     found &= _KEEP[np.minimum(np.maximum(length, 0), _WORD)]
     return found
-
-
-def hash_of(text: bytes) -> int:
-    """Return the hash of one text in UTF-8: `hashes_of` for a single one, without arrays."""
-    count = 2 * -(-len(text) // _WORD)
-    words = unpack(f"<{count}I", text.ljust(4 * count, b"\0"))
-    found: int = sum(map(mul, _multipliers(1 + count), (len(text) + 1, *words)))
-    return found & _ALL
-
-
-@cache
-def _multipliers(count: int) -> tuple[int, ...]:
-    return tuple(hash(f"multiplier {number} of stream_svt") & _ALL for number in range(count))

@@ -13,6 +13,7 @@ queries get the same noise, so the same outcomes are computed again.
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from stream_svt.columns.query_batch import Grid, QueryBatch
+from stream_svt.columns.strings import KeyedHash
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
@@ -57,7 +59,7 @@ class Engine:
 
     Args:
         datasets: Datasets of the shard, or their names; the dataset numbers of batches follow their order.
-        key: 32 secret bytes from which query noise is derived; durable before the first query.
+        key: 32 secret bytes from which query noise and hashes of series are derived; durable before the first query.
         entropy: Returns as many fresh random bytes as its argument says, from the operating system.
         words: Source of the uniforms of query noise instead of the keyed one, for proofs.
 
@@ -87,7 +89,8 @@ class Engine:
         self.datasets = known
         self.number = known.number
         self.runners: dict[str, Runner] = {}
-        self.accounts = Accounts(spec.application, shard, known, entropy, bounds)
+        hash_key = hmac.digest(key, b"stream-svt hashes of series", "sha256")
+        self.accounts = Accounts(spec.application, shard, known, entropy, KeyedHash(hash_key), bounds)
         self.declared: dict[str, Declared] = {}
         self.configuration = (0, "")
         self.projection = Projection(self.accounts, self.runners)

@@ -97,7 +97,7 @@ def take_mutes(engine: Engine) -> Iterator[None]:
         number, runner = engine.number.get(line.dataset), engine.runners.get(line.monitor)
         if number is not None and runner is not None and runner.runs.covers[number]:
             for series, until in line.ends:
-                runner.runs.mute(number, series, until, runner.clock_ms)
+                runner.runs.mute(number, runner.runs.hash_of(series), until, runner.clock_ms)
         engine.carried_mutes += 1
         yield
 

@@ -156,8 +156,7 @@ def read(
         series = series if series is _ABSENT else series.without(marked)
     batch.series, batch.query_id = (NO_TEXTS if one is _ABSENT else one.texts for one in (series, ids))
     if rows and sets is not _ABSENT and not sets.missing.all():
-        entries, codes = sets.texts.coded(0, rows)
-        found = [*map(entries.__getitem__, range(len(entries)))]
+        codes, found = sets.codes, [*map(sets.entries.texts.__getitem__, range(len(sets.entries.length)))]
         batch.set_id = found if codes is None else [*map([*found, None].__getitem__, codes.tolist())]
 
 

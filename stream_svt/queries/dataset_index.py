@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from os import urandom
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from stream_svt.columns.byte_buffer import Integers, Mask
 from stream_svt.columns.hash_table import EMPTY, empty_table, enter, first_slot, first_slots, next_slots
-from stream_svt.columns.strings import TextSlices, hash_of, hashes_of
+from stream_svt.columns.strings import KeyedHash, TextSlices
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.records import slices
 from stream_svt.queries.reasons import Reason
@@ -27,6 +28,9 @@ KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISRO
 
 SINGLES: Final = 32
 """Keys that are looked up without arrays."""
+
+_HASHING: Final = KeyedHash(urandom(32))
+"""Nobody can choose keys that collide."""
 
 
 class DatasetIndex:
@@ -79,7 +83,7 @@ class DatasetIndex:
         enter(self._table, numbers, slots)
 
     def _slots(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
-        hashes = hashes_of(buffer, start, np.minimum(length, self._longest))
+        hashes = _HASHING.of_slices(buffer, start, np.minimum(length, self._longest))
         return first_slots(self._table, hashes)
 
     def numbers(self, buffer: bytes, start: Integers, length: Integers) -> Integers:
@@ -108,13 +112,13 @@ class DatasetIndex:
         if not len(self):
             return np.zeros(len(numbers), np.bool_)
         names = TextSlices(self._names, self._start, self._length)
-        return names.same(numbers, TextSlices(buffer, start, length))
+        return names.taken(numbers).same(TextSlices(buffer, start, length))
 
     def number(self, key: bytes | None) -> int:
         """Return the number of one key."""
         if key is None:
             return self._refused(key)
-        slot = first_slot(self._table, hash_of(key[: self._longest]))
+        slot = first_slot(self._table, _HASHING.of(key[: self._longest]))
         last = len(self._table) - 1
         while (found := self._table.item(slot)) != EMPTY:
             first = self._start.item(found)

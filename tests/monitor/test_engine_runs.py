@@ -173,7 +173,7 @@ def test_no_repr_shows_a_secret():
     things = [
         Block(1, 1, b"123456789", ["x"], ["q"]),
         waiting,
-        QueueGroup(1, "m0", "a", 123456789, 0, [123456789], [waiting, StoredMute(123456789, "x", 0)]),
+        QueueGroup(1, "m0", "a", 123456789, 0, [123456789], [waiting, StoredMute(123456789, 123456789, 0)]),
         OpenSet(123456789, "x", 0, 0),
         RetryQueue(QueueJournal(), "m0", "a", entries={"x": waiting}),
         RunState(secrets=b"123456789" + bytes(15)),

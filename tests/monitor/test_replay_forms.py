@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_svt.columns import query_batch
+from stream_svt.columns import query_batch, strings
 from stream_svt.columns.strings import TextCodes, TextList, TextParts
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.testing import query_tester
+from stream_svt.monitor.state import mutes
 from tests.support.engine_play import Play, batch_of
 from tests.support.monitor_forms import (
     FORMS,
@@ -38,9 +38,9 @@ def test_any_batching_and_any_crashes_release_the_same(form, monkeypatch):
     assert any(event.type is EventType.ALERT for event in expected.events)
     for seed in range(_SEEDS):
         rng = random.Random(seed)
-        # How many rows a top is compared with at once, and how, decides nothing.
-        monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", (1, 40, 1 << 12)[seed % 3])
-        monkeypatch.setattr(query_batch, "_FEW", (8, 1)[seed % 2])
+        # How many queries are looked up, and hashed, one by one decides nothing.
+        monkeypatch.setattr(mutes, "_FEW", (16, 0)[seed % 2])
+        monkeypatch.setattr(strings, "_FEW", (8, 0)[seed // 2])
         play = interrupted(spec, queries, rng.randrange)
         assert_same(play, expected)
 
@@ -149,7 +149,6 @@ def test_rows_of_records_replay_the_same(form, monkeypatch):
         # The parts of a batch that are tested at once decide nothing.
         monkeypatch.setattr(query_batch, "_ROWS_AT_ONCE", rng.choice([1, 5, 1 << 14]))
         monkeypatch.setattr(query_batch, "_MANY", rng.choice([1, 4, 256]))
-        monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", rng.choice([1, 3, 1 << 12]))
         play.coded = seed % 2 == 1
         while (at := play.engine.next_offset(TOPIC)) < records:
             play.feed(TOPIC, queries, min(records, at + rng.randrange(1, 40)))

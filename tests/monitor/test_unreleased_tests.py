@@ -14,7 +14,6 @@ import pytest
 
 import stream_svt
 from stream_svt.mechanisms.sampler import Sampler
-from stream_svt.monitor.testing import query_tester
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import TOPIC, spec_of
 
@@ -90,11 +89,9 @@ def test_a_query_that_reaches_only_a_branch_that_is_not_payable_takes_the_same_s
 
 
 @pytest.mark.parametrize("rule", ["cutoff: 40, mute: run", "cutoff: 1, mute: none, on_halt: stop"])
-@pytest.mark.parametrize("at_once", [10, 4096])
 def test_rows_that_an_earlier_top_of_their_batch_ends_run_the_same_lines_whatever_their_values(
-    rule, at_once, monkeypatch
+    rule, monkeypatch
 ):
-    monkeypatch.setattr(query_tester, "_CHECKED_AT_ONCE", at_once)
     lines = []
     for rows in ([], [], range(50), range(3, 5), [25], range(20, 40, 7)):  # the first one fills caches
         play = Play(spec_of(_FORM.replace("cutoff: 40", rule), datasets=_DATASETS))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream_svt.columns.strings import KeyedHash
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.queries import dataset_index
 from stream_svt.queries.dataset_index import DatasetIndex
@@ -49,9 +50,9 @@ def test_a_key_finds_its_dataset_and_no_other(declared, others, behind):
 @pytest.mark.parametrize("hashed", [0, 7, 2**64 - 1])
 def test_names_with_equal_hashes_are_told_apart(monkeypatch, hashed):
     monkeypatch.setattr(
-        dataset_index, "hashes_of", lambda _, start, __: np.full(len(start), hashed, dtype=np.uint64)
+        KeyedHash, "of_slices", lambda _, __, start, ___: np.full(len(start), hashed, dtype=np.uint64)
     )
-    monkeypatch.setattr(dataset_index, "hash_of", lambda _: hashed)
+    monkeypatch.setattr(KeyedHash, "of", lambda *_: hashed)
     declared = [f"shop-{number}" for number in range(50)]
     index = DatasetIndex(declared, partition=0, partitioning=HOMES)
     assert numbers(index, [name.encode() for name in declared]) == [*range(50)]
@@ -71,7 +72,7 @@ def test_datasets_that_are_added_in_slices_keep_their_numbers(monkeypatch):
 
 def test_few_keys_need_no_arrays_of_hashes(monkeypatch):
     index = DatasetIndex(["a", "b"], partition=0, partitioning=HOMES)
-    monkeypatch.setattr(dataset_index, "hashes_of", lambda *_: pytest.fail("arrays were made"))
+    monkeypatch.setattr(KeyedHash, "of_slices", lambda *_: pytest.fail("arrays were made"))
     assert numbers(index, [b"b", None, b"?", b"a"], singles=4) == [1, -1, -2, 0]
 
 
@@ -79,11 +80,11 @@ def test_few_keys_need_no_arrays_of_hashes(monkeypatch):
 def test_of_a_key_longer_than_all_names_no_more_is_hashed_than_of_a_name(monkeypatch, singles):
     index = DatasetIndex(["shop-1", "shop-12"], partition=0, partitioning=HOMES)
     hashed: list[int] = []
-    many, one = dataset_index.hashes_of, dataset_index.hash_of
+    many, one = KeyedHash.of_slices, KeyedHash.of
     monkeypatch.setattr(
-        dataset_index, "hashes_of", lambda b, s, length: (hashed.extend(length), many(b, s, length))[1]
+        KeyedHash, "of_slices", lambda h, b, s, length: (hashed.extend(length), many(h, b, s, length))[1]
     )
-    monkeypatch.setattr(dataset_index, "hash_of", lambda key: (hashed.append(len(key)), one(key))[1])
+    monkeypatch.setattr(KeyedHash, "of", lambda h, key: (hashed.append(len(key)), one(h, key))[1])
     assert numbers(index, [b"shop-12" * 1000, b"shop-12", b"shop-123"], singles=singles) == [-2, 1, -2]
     assert hashed == [7, 7, 7]
 

@@ -207,10 +207,10 @@ def engine_state(engine: Engine) -> dict[Any, Any]:
     return found
 
 
-def mutes_of(runner: Runner, number: int) -> list[tuple[str, int]]:
+def mutes_of(runner: Runner, number: int) -> list[tuple[int, int]]:
     """Return the mutes of a monitor on a dataset, oldest first."""
     held = runner.runs.mutes.get(number)
-    return [] if held is None else [(mute.name, mute.until) for mute in held.entries.values()]
+    return [] if held is None else [(mute.series, mute.until) for mute in held.entries.values()]
 
 
 def waiting(queue: Queue[Any] | None) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stream_svt.columns.query_batch import Mask
+from stream_svt.columns.strings import KeyedHash
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.released import (
@@ -259,6 +260,7 @@ class Accounts:
     encodes the changed ones. So an account that `read` or `account` returned is used before the next commit only.
 
     Attributes:
+        hashing: The hash by which mutes know series: keyed with a secret of the shard.
         changed: The accounts that changed since the last commit.
         before: What `Projection` has counted of each of these.
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
@@ -272,12 +274,14 @@ class Accounts:
         shard: int,
         datasets: ShardDatasets,
         entropy: Callable[[int], bytes],
+        hashing: KeyedHash,
         bounds: Bounds,
     ) -> None:
         self.application = application
         self.shard = shard
         self.datasets = datasets
         self.entropy = entropy
+        self.hashing = hashing
         self.queues = QueueJournal()
         self.mutes: dict[str, dict[int, Mutes]] = {}
         self.changed: dict[int, DatasetAccount] = {}

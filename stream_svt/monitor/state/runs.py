@@ -5,7 +5,7 @@ The state that a query needs is in arrays over the shard's datasets, so that its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -13,13 +13,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from stream_svt.columns.query_batch import Crossing, Grid, Integers, Mask
+from stream_svt.columns.strings import Hashes, TextList, Texts
 from stream_svt.mechanisms.estimates import GapBounds
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS, MutedEntries, MuteIndex, Mutes, clock_of
+from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteIndex, Mutes, clock_of
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.shard_datasets import NEVER
 from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, RunState, Signal, State
@@ -176,7 +177,6 @@ class Runs:
         self.pending: dict[int, int] = {}
         self.mutes = accounts.mutes.setdefault(spec.name, {})
         self.mute_index = MuteIndex(self.mutes)
-        self.muted_entries = MutedEntries(self.mutes, self.mute_index)
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 
@@ -380,8 +380,8 @@ class Runs:
             if self.status[dataset] == Status.PENDING:
                 self.status[dataset] = Status.TESTABLE
 
-    def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
-        """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
+    def report(self, crossing: Crossing, clock_ms: int) -> list[int]:
+        """Charge and release a top, mute its series, halt after the last top; return hashes unmuted to make room."""
         accounts, dataset, plan = self.accounts, crossing.dataset, self.plan
         account, run_state = accounts.to_change(self.name, dataset)
         charge = account.charge_top(run_state, plan.alerts[crossing.branch].branch.charge_units)
@@ -394,9 +394,10 @@ class Runs:
         until = self._mute_end(series, clock_ms)
         alert = self._alert(account, run_state, crossing, charge, until)
         accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
-        ended: list[str] = []
+        ended: list[int] = []
         if series is not None and until is not None:
-            ended = self.mute(dataset, series, until, clock_ms, crossing.series_hash)
+            known = crossing.series_hash
+            ended = self.mute(dataset, self.hash_of(series) if known is None else known, until, clock_ms)
         if is_last:
             run_state.halts += 1
             run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
@@ -446,14 +447,12 @@ class Runs:
             return None
         return _ENDS[rule] if isinstance(rule, Mute) else clock_ms + rule
 
-    def mute(
-        self, dataset: int, series: str, until: int, clock_ms: int, known: int | None = None
-    ) -> list[str]:
-        """Mute a series of a dataset, whose hash may be ``known``; return series unmuted to make room."""
+    def mute(self, dataset: int, series: int, until: int, clock_ms: int) -> list[int]:
+        """Mute a series of a dataset, by hash; return series unmuted to make room."""
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
-        self.mute_index.put(dataset, series, clock_of(until), clock_ms, known)
+        self.mute_index.put(dataset, series, clock_of(until), clock_ms)
         for oldest in ended:
             self.mute_index.remove(dataset, oldest)
         return ended
@@ -519,13 +518,14 @@ class Runs:
         ``until`` is the clock (ms) at which the mute ends, or a word; ``clock_ms`` is the clock now.
         """
         code = until if isinstance(until, int) else _STORED_ENDS[until]
-        self.mute(dataset, series, code, clock_ms)
+        self.mute(dataset, self.hash_of(series), code, clock_ms)
         self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
 
     def unmute(self, dataset: int, series: str) -> None:
         """End the mute of a series, whether an alert or an operator muted it."""
-        self.mutes[dataset].remove(series)
-        self.mute_index.remove(dataset, series)
+        hashed = self.hash_of(series)
+        self.mutes[dataset].remove(hashed)
+        self.mute_index.remove(dataset, hashed)
         self._announce(EventType.UNMUTED, dataset, "command", series=series)
 
     def reopen(self, dataset: int) -> None:
@@ -580,9 +580,25 @@ class Runs:
         """Return the number of muted series of a dataset."""
         return len(self.mutes[dataset].entries) if dataset in self.mutes else 0
 
+    def hashes_of(self, series: Texts) -> Hashes:
+        """Return the hashes by which mutes know series; the lack of a series has one, too."""
+        return series.hashes(self.accounts.hashing)
+
+    def hash_of(self, series: str) -> int:
+        """Return the hash by which mutes know a series."""
+        return self.accounts.hashing.of(series.encode())
+
     def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
         """Return whether a series of a dataset is muted at a clock."""
-        return clock_ms < self.mute_index.until(dataset, series)
+        if series is None or dataset not in self.mutes:
+            return False
+        return clock_ms < self.mutes[dataset].until(self.hash_of(series))
+
+    def are_muted(self, dataset: int, series: Sequence[str | None], clock_ms: int) -> Mask:
+        """Return whether each of some series of a dataset is muted at a clock."""
+        if dataset not in self.mutes:
+            return np.zeros(len(series), dtype=np.bool_)
+        return self.mute_index.muted(dataset, self.hashes_of(TextList(series)), clock_ms)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

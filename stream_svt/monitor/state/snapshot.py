@@ -176,6 +176,8 @@ WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A number in a queue record; one beyond these limits means that the record is damaged."""
 Grid = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 """A grid value in eight bytes, little-endian, so that the length of a record does not depend on it."""
+Hash = Annotated[int, msgspec.Meta(ge=0)]
+"""A hash of 64 bits: no number of a record has more."""
 Name = str | int | tuple[int, int]
 """Identity of an entry in its queue."""
 
@@ -235,10 +237,15 @@ class Block(_Entry, array_like=True, gc=False, tag=2):
 
 
 class StoredMute(_Entry, array_like=True, gc=False, tag=3):
-    """A muted series, and the clock (ms) at which its mute ends, or a negative code."""
+    """A muted series, by hash, and the clock (ms) at which its mute ends, or a negative code."""
 
-    name: str
+    series: Hash
     until: WholeNumber
+
+    @property
+    def name(self) -> Name:
+        """See `_Entry`."""
+        return self.series
 
 
 Entry = Waiting | OpenSet | Block | StoredMute

@@ -12,20 +12,17 @@ from stream_svt.columns.query_batch import (
     Crossing,
     Integers,
     Mask,
-    NewMutes,
     QueryBatch,
     Segment,
     Tests,
     View,
-    rows_of,
+    entries_of,
 )
+from stream_svt.columns.strings import Texts
 from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.runs import Runs, Status
-
-_CHECKED_AT_ONCE = 1 << 12
-"""Rows of a segment that are compared at once with the series of all tops before them; see `_live_candidates`."""
 
 
 class QueryTester:
@@ -93,16 +90,24 @@ class QueryTester:
         stop = self._barred(view, start, stop)
         dataset, clock = batch.common(batch.dataset, start, stop), batch.common(view.clock, start, stop)
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
-        muted = np.zeros(stop - start, dtype=np.bool_)
-        segment = Segment(view, start, stop, dataset, clock, live, muted, start, NewMutes())
-        if not runs.mutes or not batch.series or (isinstance(dataset, int) and dataset not in runs.mutes):
-            return segment
-        entries, codes = segment.series
-        if codes is None:
-            self._mute(segment, *runs.mute_index.ends(dataset, entries))
-        else:  # rows of one record, which has one dataset and timestamp
-            self._mute_entries(segment, codes, runs.muted_entries.at(int(dataset), entries, int(clock)))
-        return segment
+        if runs.mutes and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes):
+            muted = self._muted(batch.series, start, stop, dataset, clock)
+            muted &= live
+            live ^= muted
+        else:
+            muted = np.zeros(stop - start, dtype=np.bool_)
+        return Segment(view, start, stop, dataset, clock, live, muted)
+
+    def _muted(
+        self, series: Texts, start: int, stop: int, dataset: Integers | int, clock: Integers | int
+    ) -> Mask:
+        """Return the mask of the rows [start, stop) of muted series; a short dictionary is looked up instead."""
+        runs, index = self.runs, self.runs.mute_index
+        coded = series.coded(start, stop) if isinstance(dataset, int) else None
+        if coded is None or len(coded[0]) > stop - start:
+            return index.muted(dataset, runs.hashes_of(series)[start:stop], clock)
+        of_entries = index.muted(dataset, runs.hashes_of(coded[0]), clock)
+        return np.append(of_entries, False).take(coded[1], mode="wrap")
 
     def _barred(self, view: View, start: int, stop: int) -> int:
         """Return the first of rows [start, stop) whose run is not durable or not open yet, or ``stop``."""
@@ -115,36 +120,6 @@ class QueryTester:
         barred = view.only_eligible((status == Status.PENDING) | passed, start, stop)
         return start + int(barred.argmax()) if barred.any() else stop
 
-    def _mute(self, segment: Segment, rows: Integers, ends: Integers) -> None:
-        """Skip rows, by index, whose series, which no other row shares an entry with, is muted up to these clocks."""
-        muted = rows[(segment.clock if isinstance(segment.clock, int) else segment.clock[rows]) < ends]
-        muted = muted[segment.live[muted]]
-        if len(muted):
-            segment.live[muted], segment.muted[muted] = False, True
-            segment.changed = True
-
-    def _mute_found(self, segment: Segment, rows: Integers) -> None:
-        """Skip those of some rows, by index, that are muted now."""
-        self._mute(segment, *self.runs.mute_index.ends(segment.dataset, segment.series[0], rows))
-
-    def _mute_entries(
-        self, segment: Segment, codes: Integers, muted: Sequence[int] | Integers, first: int = 0
-    ) -> None:
-        """Skip the rows, by index from ``first`` on, whose code is one of these."""
-        if not len(muted):
-            return
-        live, codes = segment.live[first:], codes[first:]
-        if len(muted) == 1:
-            of_rows = codes == muted[0]
-        else:
-            of_entries = np.zeros(len(segment.hashes) + 1, dtype=np.bool_)
-            of_entries[muted] = True
-            of_rows = of_entries.take(codes, mode="wrap")
-        of_rows &= live
-        live ^= of_rows
-        segment.muted[first:] |= of_rows
-        segment.changed = True
-
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
@@ -155,7 +130,7 @@ class QueryTester:
                 continue
             series = None if texts is None else texts[row]
             offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
-            known = None if series is None else segment.series_hash(row)
+            known = None if series is None else runs.hashes_of(batch.series).item(row)
             segment.tops.append(row)
             gap = column[branch]
             top = Crossing(dataset, offset, own, threshold, series, query_id, branch, gap, 0, known)
@@ -166,71 +141,51 @@ class QueryTester:
     def _live_candidates(self, segment: Segment) -> Iterator[tuple[int, list[int], int]]:
         """Yield row, gaps by branch and threshold of the candidates that no top before them mutes or ends.
 
-        Others are left out with what a top or a number of rows leads to, never one by one: they take no time.
+        Candidates are removed in bulk, so their number does not affect the run time.
         """
         rows, gaps, thresholds = self.candidates(segment.view, segment.start, segment.live)
-        while len(rows) and (first := segment.checked) < segment.stop:
-            self._mute_next(segment)
-            places = np.arange(*rows.searchsorted((first, segment.checked)))
-            at, segment.changed = 0, True
-            while True:
-                if segment.changed:
-                    places = places[at:]
-                    places = places[segment.live[rows[places] - segment.start]]
-                    at, segment.changed = 0, False
-                if at == len(places) or (row := rows.item(place := places.item(at))) >= segment.stop:
-                    break
-                at += 1
-                yield row, gaps[:, place].tolist(), thresholds.item(place)
+        places, at, segment.changed = np.arange(len(rows)), 0, False
+        while at < len(places) and (row := rows.item(place := places.item(at))) < segment.stop:
+            yield row, gaps[:, place].tolist(), thresholds.item(place)
+            at += 1
+            if segment.changed:
+                places = places[at:]
+                places = places[segment.live[rows[places] - segment.start]]
+                at, segment.changed = 0, False
 
-    def _mute_next(self, segment: Segment) -> None:
-        """Skip the next rows whose series the tops of this segment, all before them, have muted."""
-        first = segment.checked
-        segment.checked = segment.stop
-        if segment.series[1] is None:
-            segment.checked = min(first + _CHECKED_AT_ONCE, segment.stop)
-        if segment.muting:
-            part = slice(first - segment.start, segment.checked - segment.start)
-            found = segment.muting.rows(segment.datasets(part), segment.hashes[part])
-            if len(found):
-                self._mute_found(segment, found + part.start)
-
-    def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[str]) -> None:
+    def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[int]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
         batch, runs, start = segment.view.batch, self.runs, segment.start
-        dataset, first = top.dataset, row + 1 - start
-        status = runs.status.item(dataset)
-        if top.series_hash is not None and dataset in runs.mutes and status > Status.WAITING:
-            self._mute_like(segment, row, dataset, top.series_hash)
+        status = runs.status.item(top.dataset)
+        if status > Status.WAITING:
+            if top.series is not None and top.dataset in runs.mutes:
+                self._mute_like(segment, row, top.dataset)
             if not woken:
                 return
-        of_dataset = batch.dataset[row + 1 : segment.stop] == dataset
+        part = slice(row + 1 - start, segment.stop - start)
+        later = batch.dataset[row + 1 : segment.stop] == top.dataset
         if status > Status.WAITING:
-            muted = np.flatnonzero(segment.muted[first : segment.stop - start] & of_dataset) + row + 1
-            segment.stop = next((k for k in muted.tolist() if batch.series[k] in woken), segment.stop)
-            return
-        later = np.flatnonzero(segment.view.only_eligible(of_dataset, row + 1, segment.stop))
-        if status == Status.WAITING:
-            segment.is_waiting = True
-            segment.stop = int(later.min(initial=segment.stop - row - 1)) + row + 1
+            hashes = runs.hashes_of(batch.series)[row + 1 : segment.stop]
+            later &= segment.muted[part] & np.isin(hashes, np.array(woken, np.uint64))
         else:
-            segment.live[later + first] = segment.muted[later + first] = False
+            later = segment.view.only_eligible(later, row + 1, segment.stop)
+        if status < Status.WAITING:
+            segment.live[part] &= ~later
+            segment.muted[part] &= ~later
             segment.changed = True
+        elif later.any():
+            segment.stop = row + 1 + int(later.argmax())
+        segment.is_waiting |= status == Status.WAITING
 
-    def _mute_like(self, segment: Segment, row: int, dataset: int, series: int) -> None:
-        """Skip the rows behind a top that are of its series, by its hash; of rows with own entries, only the next."""
-        entries, codes = segment.series
-        if codes is not None:
-            runs, clock_ms = self.runs, segment.view.clock.item(row)
-            alike = np.flatnonzero(segment.hashes == np.uint64(series)).tolist()
-            muted = [code for code in alike if runs.is_muted(dataset, entries[code], clock_ms)]
-            self._mute_entries(segment, codes, muted, row + 1 - segment.start)
-            return
-        segment.muting.add(dataset, series)
-        part = slice(row + 1 - segment.start, segment.checked - segment.start)
-        found = rows_of(segment.datasets(part), segment.hashes[part], dataset, series)
-        if len(found):
-            self._mute_found(segment, found + part.start)
+    def _mute_like(self, segment: Segment, row: int, dataset: int) -> None:
+        """Skip the rows behind a top that are of its series, while that is muted."""
+        hashes = self.runs.hashes_of(segment.view.batch.series)[row : segment.stop]
+        rows = (hashes[1:] == hashes[0]).nonzero()[0]
+        if len(rows):
+            rows += row + 1 - segment.start
+            end = self.runs.mutes[dataset].until(hashes.item(0))
+            is_muted = entries_of(segment.clock, rows) < end
+            segment.mute(rows[is_muted & (entries_of(segment.dataset, rows) == dataset)])
 
     def candidates(
         self, view: View, start: int, live: Mask, *, draw_all: bool = False

@@ -79,7 +79,7 @@ class RetryAppend(Append):
         # Local names: the loop below dominates the time per query.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
         queues = cast("dict[int, RetryQueue]", runs.queues)
-        journal, mutes = runs.accounts.queues, runs.mutes
+        journal, mutes, hashes = runs.accounts.queues, runs.mutes, list[int]()
         status, covers, names = runs.status, runs.covers, batch.series
         offsets, clock = batch.offset[start:stop].tolist(), view.clock[start:stop].tolist()
         check_full = True
@@ -106,7 +106,11 @@ class RetryAppend(Append):
             if not queue.changed:
                 journal.mark_changed(queue)
             series = names[row] if names else None
-            if dataset in mutes and now < mutes[dataset].until(series):
+            is_muted = False
+            if series is not None and dataset in mutes:
+                hashes = hashes or runs.hashes_of(names)[start:stop].tolist()
+                is_muted = now < mutes[dataset].until(hashes[row - start])
+            if is_muted:
                 runs.skip("muted", 1)
             else:
                 columns = columns or self._columns(view, start, stop)
@@ -194,13 +198,13 @@ class RetryAppend(Append):
         lifetime, runs = self.rules.lifetime, self.runs
         first = None if lifetime.offsets is None else offset - lifetime.offsets
         first_ms = None if lifetime.ms is None else now - lifetime.ms
-        has_mutes = dataset in runs.mutes
+        muted = runs.are_muted(dataset, [entry.series for entry in queue.entries.values()], now)
         over = [
             name
-            for name, entry in queue.entries.items()
+            for (name, entry), is_muted in zip(queue.entries.items(), muted.tolist(), strict=True)
             if (first is not None and entry.entered < first)
             or (first_ms is not None and entry.entered_ms < first_ms)
-            or (has_mutes and runs.is_muted(dataset, entry.series, now))
+            or is_muted
         ]
         for name in over:
             queue.remove(name)

@@ -250,9 +250,7 @@ class SweepAppend(Append):
             allowed = self.rules.alerts_per_set - closing.tops
             passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
-                if dataset in runs.mutes:
-                    muted = [k for k in rest.tolist() if runs.is_muted(dataset, columns[1][k], now)]
-                    rest = np.setdiff1d(rest, muted)
+                rest = rest[~runs.are_muted(dataset, [columns[1][index] for index in rest.tolist()], now)]
                 if not len(rest) or runs.status[dataset] != Status.TESTABLE or allowed <= 0:
                     break
                 tops = self._pass(dataset, columns, rest, attempt, allowed, now)
