@@ -267,6 +267,17 @@ def test_every_step_is_the_same_whatever_the_values_are(monkeypatch):
         assert seen(value) == seen(b"7")
 
 
+def test_a_message_without_a_shape_is_read_alone_and_its_texts_are_its_own(monkeypatch):
+    monkeypatch.setattr(columns, "FEW", 5)
+    messages = [SHAPES[1] % row(n) for n in range(40)]
+    messages[7] = b'{"id":"\\u0041","value":1,"series":"\\u00e9"}'
+    messages[9] = b'{"id":"plain","value":2,"series":"\xc3\xa9","time":17}'
+    batch, given = left_over(messages)
+    assert given == [messages[7], messages[9]]
+    assert [batch.query_id[row] for row in range(6, 11)] == ["q6", "A", "q8", "plain", "q10"]
+    assert [batch.series[row] for row in range(6, 11)] == ["s6", "é", "s8", "é", "s10"]
+
+
 @pytest.mark.parametrize("known", [0, 1])
 def test_messages_with_more_members_behind_the_value_are_read_together_too(known):
     shapes = [b'{"id":"%(id)b","value":%(value)b}', SHAPES[1]]
