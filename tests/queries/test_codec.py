@@ -40,7 +40,7 @@ def decode(*values: bytes | None, key: bytes | None = AT_HOME) -> QueryBatch:
         (b'{"id":"a","x":"}', b'{"}', b'{"id":"c"}{"id":"d"}'),
         (b'{"id":"a","x":', b'{"y":1}}', b'{"id":"b"}\n{"id":"c"}'),
         (b'{"id":"a","x":[{"y":1}', b'{"id":"b"}]}', b'{"id":"c"}\n{"id":"d"}'),
-        (b'{"id":"a"', b',"value":1}', b'{"id":"b"}\n{"id":"c"}'),
+        (b'{"id":"a","x":{}', b',"value":1}', b'{"id":"b"}\n{"id":"c"}'),
         (b'{"id":"a"}\n{"id":"b"}', b'{"id":"c"}{', b'"id":"d"}'),
         (b'{\n"id":"a",\n"value":1}', b'{"id":"b"}'),
     ],
