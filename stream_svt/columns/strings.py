@@ -102,7 +102,13 @@ class Texts(ABC):
     def hashes(self, hashing: KeyedHash) -> Hashes:
         """Return the hash of each row's text, kept for the next call."""
         if self._hashing is not hashing:
-            self._hashing, self._hashes = hashing, self._hashed(hashing)
+            self._hashing = hashing
+            if len(self) <= _FEW:
+                texts = [self[row] for row in range(len(self))]
+                hashes = [hashing.of(None if text is None else text.encode()) for text in texts]
+                self._hashes = np.array(hashes, dtype=np.uint64)
+            else:
+                self._hashes = self._hashed(hashing)
         return self._hashes
 
 
@@ -127,8 +133,6 @@ class TextList(Texts):
 
     def _hashed(self, hashing: KeyedHash) -> Hashes:
         encoded = [None if text is None else text.encode() for text in self._texts]
-        if len(encoded) <= _FEW:
-            return np.array([*map(hashing.of, encoded)], np.uint64)
         return TextSlices.of(encoded).hashes(hashing)
 
 
