@@ -27,7 +27,7 @@ from tests.simulation.world import ModelWorkload, Variant
 from tests.support.broken_protocol import Disobedient
 
 PARTS, COUNT = 2, 25
-"""Seeds, each of 14 chains and more."""
+"""Seeds, each of some 13 chains."""
 
 
 @pytest.mark.slow
@@ -37,9 +37,9 @@ def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
     found = played(chain, range(part * COUNT, (part + 1) * COUNT))
     assert found.count == COUNT
     assert found.failures == []
-    assert found.tally["chains"] > 13 * COUNT
-    assert all(found.tally[ending] > 4 * COUNT for ending in Ending)
-    assert found.tally["carried over"] > 16 * COUNT
+    assert found.tally["chains"] > 12 * COUNT
+    assert all(found.tally[ending] > 3 * COUNT for ending in Ending)
+    assert found.tally["carried over"] > 15 * COUNT
 
 
 # One rule of closing or carrying over broken at a time
