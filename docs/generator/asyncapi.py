@@ -15,7 +15,7 @@ import yaml
 
 from stream_svt.application.signatures import HEADER
 from stream_svt.mechanisms.noise import MONITORED
-from stream_svt.monitor.operations import Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import CONTENT_TYPE, Account, Alert, EventType, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
@@ -73,7 +73,8 @@ def document() -> Schema:
     for kind in TYPES:
         schemas["Top" if kind is Alert else kind.__name__] = _described(kind, found[kind.__name__])
     schemas["Command"] |= WORDS["command"]
-    schemas["Action"] = found["Action"]
+    # Versions of msgspec and Python differ in the indentation of docstrings.
+    schemas["Action"] = found["Action"] | {"description": inspect.cleandoc(Action.__doc__ or "")}
     return whole
 
 

@@ -136,7 +136,7 @@ class LineReader:
         try:
             text.decode()
         except UnicodeDecodeError:
-            return refused(Reason.INVALID_UTF8)
+            return refused(Reason.NOT_JSON)
         if self._dataset is not None:
             return OneRecord(number, now_ms, self._dataset.encode(), text)
         try:

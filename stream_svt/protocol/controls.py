@@ -103,9 +103,9 @@ def decode_command(record: Record, verify: Verify) -> Command | str:
         return reason
     try:
         command = _DECODER.decode(value)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except msgspec.ValidationError:
         return Refusal.BAD_FIELD
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Refusal.NOT_JSON
     names_target = command.is_sound and (command.gives_up or (command.state and command.number))
     ends = command.expires or command.action is Action.WITHDRAW

@@ -275,7 +275,7 @@ class ShardRecords:
         except msgspec.DecodeError as error:
             why = str(error)
         except (UnicodeDecodeError, RecursionError):
-            why = "a text is no UTF-8, or it is nested too deep"
+            why = "a text is not UTF-8, or it is nested too deep"
         raise self.unreadable(f"record {describe(key)} is not of this format: {why}")
 
     def unreadable(self, why: str) -> UnreadableState:

@@ -18,7 +18,7 @@ WHITESPACE: Final = b" \t\r\n"
 MAX_NESTING: Final = 500
 """Most objects and arrays inside one another: with more of them, what a decoder can read depends on its caller."""
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""Exceptions of msgspec for malformed messages."""
+"""Exceptions of msgspec for malformed messages; which one text that is not UTF-8 raises depends on its version."""
 _FIRST, _LAST = itemgetter(0), itemgetter(-1)
 _OPENING, _CLOSING = {ord("{")}, {ord("}")}
 _TOKEN: Final = re.compile(
@@ -101,8 +101,6 @@ def _is_deep(message: bytes) -> bool:
 
 def reason_of(error: Exception) -> Reason:
     """Return why a message that `decode_one` cannot decode is rejected."""
-    if isinstance(error, UnicodeDecodeError):
-        return Reason.INVALID_UTF8
     return Reason.NOT_AN_OBJECT if isinstance(error, msgspec.ValidationError) else Reason.NOT_JSON
 
 

@@ -22,7 +22,6 @@ class Reason(StrEnum):
     EMPTY = "empty"
     TOO_LARGE = "too-large"
     UNSUPPORTED_CONTENT_TYPE = "unsupported-content-type"
-    INVALID_UTF8 = "invalid-utf8"
     NOT_JSON = "not-json"
     NOT_AN_OBJECT = "not-an-object"
     NOT_ARROW = "not-arrow"
@@ -50,7 +49,6 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.EMPTY: "let the producer send a value: compaction's tombstones are no queries",
     Reason.TOO_LARGE: "let the producer send smaller records",
     Reason.UNSUPPORTED_CONTENT_TYPE: "correct the header content-type, or leave it out",
-    Reason.INVALID_UTF8: _ENCODING,
     Reason.NOT_JSON: _ENCODING,
     Reason.NOT_AN_OBJECT: _ENCODING,
     Reason.NOT_ARROW: "write an uncompressed, little-endian Arrow IPC stream that extends no dictionary",

@@ -89,7 +89,7 @@ def test_a_line_in_another_encoding_is_named_wherever_its_characters_are(part, d
     for wrong in (part + "é".encode("latin-1"), part + b"\xed\xa0\x80"):
         found = window(good.replace(part, wrong), dataset=dataset)
         assert found.queries == []
-        assert found.invalid[1].startswith("refused, invalid-utf8")
+        assert found.invalid[1].startswith("refused, not-json")
 
 
 def test_each_unknown_field_and_a_missing_series_is_noted_once_and_sent() -> None:

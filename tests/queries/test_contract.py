@@ -153,7 +153,7 @@ OWN = Form(
         *refused(Reason.NOT_JSON, b" ", b"hello", b'{"id":"a","value":1', b'{"id":"a","value":1}{}', b"\xff\xfe"),
         *refused(Reason.NOT_JSON, b'{"id":"a","value":"1}', b'{"id":"a","value":[1,', b'{"id":"a","extra":NaN}'),
         *refused(Reason.NOT_JSON, *(b'{"id":"a","value":%b,"x":[}' % value for value in ANY_VALUES)),
-        *refused(Reason.INVALID_UTF8, b'{"id":"\xff","value":1}'),
+        *refused(Reason.NOT_JSON, b'{"id":"\xff","value":1}'),
         *refused(Reason.NOT_AN_OBJECT, b"[1]", b"7", b'"text"', b"null"),
         *refused(Reason.MISSING_ID, b"{}", b'{"value":1}', b'{"id":null,"value":1}'),
         *refused(Reason.BAD_ID, b'{"id":5,"value":1}', b'{"id":5,"value":NaN}'),
@@ -183,7 +183,7 @@ MAPPED = Form(
         *refused(Reason.BAD_ID, *(b'{"meta":{"id":%b}}' % found for found in (b"1.5", b"{}", b"9" * 290))),
         *refused(Reason.BAD_SERIES, b'{"meta":{"id":"a"},"payload":{"page":[]}}'),
         *refused(Reason.BAD_SET, b'{"meta":{"id":"a"},"w.x":2.5}'),
-        *refused(Reason.INVALID_UTF8, b'{"meta":{"id":"\xff"}}'),
+        *refused(Reason.NOT_JSON, b'{"meta":{"id":"\xff"}}'),
     ],
     RecordLayout(value="payload.count", series="payload.page", id="meta.id", set=r"w\.x"),
 )  # fmt: skip
