@@ -65,6 +65,17 @@ def _compiled_checksum() -> Callable[[object], int] | None:
 _crc32c = _compiled_checksum()
 
 
+class UnreadableBatch(CorruptRecordException):  # type: ignore[misc]  # aiokafka has no types
+    """A batch that cannot be read; its text has nothing of the records."""
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return the text of an error, or only its type: codecs and aiokafka repeat bytes of the records."""
+    text = str(error.args[0]) if error.args else ""
+    is_safe = isinstance(error, UnreadableBatch) or text.startswith("Invalid CRC")
+    return text if is_safe else type(error).__name__
+
+
 class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
     """Batches of a fetch response; with ``whole``, each one takes the place of its records."""
 
@@ -76,7 +87,7 @@ class Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types
         if content is None or len(content) <= _FORMAT or content[_FORMAT] < 2:
             return super().next_batch()
         if len(content) < _HEADER:
-            raise CorruptRecordException(f"a batch of {len(content)} bytes has no room for its header")
+            raise UnreadableBatch(f"a batch of {len(content)} bytes has no room for its header")
         batch = super().next_batch()
         return (WholeBatch if self.whole else _Batch)(batch, content, end - len(content))
 
@@ -121,8 +132,10 @@ class _Batch:
             if not isinstance(error.__cause__ or error, UnicodeDecodeError):
                 if isinstance(error, CorruptRecordException):
                     raise
-                message = f"the batch at offset {self.base_offset} cannot be decompressed: {error}"
-                raise CorruptRecordException(message) from error
+                message = (
+                    f"the batch at offset {self.base_offset} cannot be decompressed: {type(error).__name__}"
+                )
+                raise UnreadableBatch(message) from error
         else:
             return
         try:
@@ -134,7 +147,7 @@ class _Batch:
             yield DefaultRecord(one.offset, one.timestamp, kind, one.key, one.value, list(one.headers))
 
     def body(self) -> Body:
-        """Return the records, decompressed; raises `Irregular` or CorruptRecordException."""
+        """Return the records, decompressed; raises `Irregular` or `UnreadableBatch`."""
         batch, content = self._batch, self._content
         buffer: Any = content.obj
         start, stop = self._start + _HEADER, self._start + len(content)
@@ -168,7 +181,7 @@ class WholeBatch(_Batch):
 
 
 def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
-    """Return the records of a batch; raises CorruptRecordException above `LARGEST` bytes, otherwise `Irregular`."""
+    """Return the records of a batch; raises `UnreadableBatch` above `LARGEST` bytes, otherwise `Irregular`."""
     if batch.compression_type == _SNAPPY:
         return _decompress_snappy(batch, content)
     if batch.compression_type not in _DECODERS:
@@ -193,24 +206,24 @@ def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN40
         while at < len(content):
             block = int.from_bytes(content[at : at + 4], "big", signed=True)
             if block < 0:  # aiokafka would read it without end
-                raise CorruptRecordException(f"the batch at offset {batch.base_offset} is not snappy")
+                raise UnreadableBatch(f"the batch at offset {batch.base_offset} is not snappy")
             size += cramjam.snappy.decompress_raw_len(content[at + 4 : at + 4 + block])
             at += 4 + block
         if size <= LARGEST:
             return bytes(codec.snappy_decode(content.tobytes()))
-    except CorruptRecordException:
+    except UnreadableBatch:
         raise
     except Exception as error:  # of any kind: decompressing raises what the codecs do
         raise Irregular from error
     raise _too_large(batch)
 
 
-def _malformed(offset: int) -> CorruptRecordException:
-    return CorruptRecordException(f"the batch at offset {offset} is malformed")
+def _malformed(offset: int) -> UnreadableBatch:
+    return UnreadableBatch(f"the batch at offset {offset} is malformed")
 
 
-def _too_large(batch: Any) -> CorruptRecordException:  # noqa: ANN401
-    return CorruptRecordException(
+def _too_large(batch: Any) -> UnreadableBatch:  # noqa: ANN401
+    return UnreadableBatch(
         f"the batch at offset {batch.base_offset} decompresses to more than {LARGEST >> 20} MiB"
     )
 

@@ -39,7 +39,7 @@ from stream_svt.application.topology import another_count, unseen
 from stream_svt.errors import ConfigError, Problem, RecordsLost, RecordsUnreadable, UnreadableState
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
-from stream_svt.kafka.batches import Unread
+from stream_svt.kafka.batches import Unread, why_unreadable
 from stream_svt.kafka.clients import BrokerUnavailable, Cluster, OtherCluster
 from stream_svt.kafka.transactions import Appended, NewRecords
 from stream_svt.monitor import released
@@ -294,9 +294,11 @@ class ShardFeed:
         """Read with a separate client; see the port."""
         doing = f"shard {self.shard}: reading topic {topic!r}"
         async with kafka.started(self.cluster.reader(fetch_wait_ms=LOG_WAIT_MS), doing) as reader:
+            taken = 0
             async for record in kafka.read_partition(reader, self._partition(topic), start, doing):
                 take(record)
-                if record.offset % 256 == 0:  # a writer may have written many
+                taken += 1
+                if taken % 256 == 0:  # a writer may have written many
                     await pause()
 
     async def fetch(
@@ -470,7 +472,7 @@ class ShardFeed:
     def _unreadable(self, partition: TopicPartition, position: int, error: Exception) -> RecordsUnreadable:
         return RecordsUnreadable(
             f"shard {self.shard}: records of topic {partition.topic!r} from offset {position} on cannot be "
-            f"read: {str(error) or type(error).__name__}. If this stays, delete the records up to there "
+            f"read: {why_unreadable(error)}. If this stays, delete the records up to there "
             "(kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'"
         )
 
