@@ -60,6 +60,7 @@ def test_a_forbidden_import_breaks_the_contract(tmp_path):
         ),  # a command that reads no query and plans nothing
         ("stream_svt.hosting.faust_app", {"scipy"}),
         ("stream_svt.worker.parser", {"pyarrow", "scipy", "aiokafka", "aiohttp"}),
+        ("stream_svt.forward.app", {"pyarrow", "scipy"}),
     ],
 )
 def test_a_program_does_without_what_takes_long_to_import(module, absent):

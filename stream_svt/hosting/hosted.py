@@ -10,7 +10,8 @@ from contextlib import aclosing
 from stream_svt.application.config import Config
 from stream_svt.errors import StreamSvtError
 from stream_svt.protocol.configuration import Version
-from stream_svt.web import Pages
+from stream_svt.web import pages_of
+from stream_svt.web_server import Pages
 from stream_svt.worker.config_versions import follow, read
 from stream_svt.worker.shard import describe
 from stream_svt.worker.worker import Worker
@@ -43,7 +44,7 @@ class HostedWorker:
     ) -> HostedWorker:
         """Return a worker that follows the configuration topic; ``reread`` reads the worker's file again."""
         worker = Worker(config, reread)
-        return cls(worker, follow(config, config.cluster()), Pages.of(worker) if web else None)
+        return cls(worker, follow(config, config.cluster()), pages_of(worker) if web else None)
 
     async def start(self) -> None:
         """Serve the pages and begin to join the group; raise ConfigError if it cannot listen on the address."""

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from inspect import iscoroutinefunction
-from socket import gaierror
 from typing import Annotated
 
 import msgspec
-from aiohttp.web import Application, AppRunner, Request, RequestHandler, Response, Server, TCPSite
+from aiohttp.web import Application, Request, Response
 from msgspec import Meta
 
-from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import DatasetView
 from stream_svt.plain_text import escaped
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.version import __version__
 from stream_svt.web.overview import Overview
+from stream_svt.web_server import Pages
 from stream_svt.worker import metrics
 from stream_svt.worker.worker import Worker
 
 CACHE_SECONDS = 1.0
 """Seconds for which a slow page is cached."""
-CONNECTIONS = 256
-"""Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
-IDLE = 75.0
-"""Seconds after which an idle connection is closed: more than the 60 seconds of common proxies."""
-CLOSE_TIMEOUT = 1.0
-"""Seconds that answers in progress may take when the pages close."""
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
 LARGE = 8192
@@ -263,58 +255,7 @@ def application(worker: Worker, overview: Overview) -> Application:
     return app
 
 
-class Pages:
-    """An application, served while it is open on the address of section `web` in the file ``source``."""
-
-    def __init__(self, application: Application, host: str, port: int, source: str) -> None:
-        self._address, self._source = (host, port), source
-        self._runner = LimitedRunner(application, shutdown_timeout=CLOSE_TIMEOUT)
-
-    @classmethod
-    def of(cls, worker: Worker, overview: Overview | None = None) -> Pages:
-        """Return the pages of a worker, on the address of its configuration."""
-        web, source = worker.config.web, worker.config.source
-        return cls(application(worker, overview or Overview(worker)), web.host, web.port, source)
-
-    async def open(self) -> None:
-        """Listen on the address; raise ConfigError if that is not possible."""
-        host, port = self._address
-        await self._runner.setup()
-        try:
-            await TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self.close()
-            reason = error.strerror if isinstance(error, gaierror) else os.strerror(error.errno or 0)
-            message = (
-                f"cannot listen on {host}:{port}: {reason}; each process of a machine needs a port: "
-                f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if port == 6066 else 6066}"
-            )
-            raise ConfigError([Problem(0, "web.port", message)], self._source) from None
-
-    async def close(self) -> None:
-        """Stop listening, and close all connections."""
-        await self._runner.cleanup()
-
-
-class LimitedServer(Server):
-    """A web server that closes connections above the limit."""
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Accept a connection, or close it."""
-        super().connection_made(handler, transport)
-        if len(self.connections) > CONNECTIONS:
-            # Later: the framework is still setting the connection up, and would fail.
-            asyncio.get_running_loop().call_soon(transport.abort)
-
-
-class LimitedRunner(AppRunner):
-    """Runs an application with the limits."""
-
-    async def _make_server(self) -> Server:
-        made = await super()._make_server()
-        return LimitedServer(
-            made.request_handler,
-            request_factory=made.request_factory,
-            access_log=None,
-            keepalive_timeout=IDLE,
-        )
+def pages_of(worker: Worker, overview: Overview | None = None) -> Pages:
+    """Return the pages of a worker, on the address of its configuration."""
+    web, source = worker.config.web, worker.config.source
+    return Pages(application(worker, overview or Overview(worker)), web.host, web.port, source)

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, Result
-from stream_svt.web import Pages
+from stream_svt.web_server import Pages
 from tests.support.command_line import CommandLine
 from tests.support.forwarding import Receiver, configured, scraped
 

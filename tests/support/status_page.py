@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stream_svt.application.config import parse_config
-from stream_svt.web import Pages, status
+from stream_svt.web import pages_of, status
 from stream_svt.web.overview import AlertsRead, Overview
 from stream_svt.worker.worker import Worker, WorkerState
 from tests.support.process import free_port
@@ -102,7 +102,7 @@ class Stage:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does."""
-        pages = Pages.of(self.worker, self.overview)
+        pages = pages_of(self.worker, self.overview)
         await pages.open()
         try:
             yield self

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from stream_svt import web as pages
+from stream_svt import web_server
 from stream_svt.application.config import parse_config
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.web import ASSETS, HEADERS, OVERVIEW, PAGES
@@ -205,7 +206,7 @@ async def _refused(stage: Stage) -> bool:
 
 @pytest.mark.loopback
 async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(stage, monkeypatch, caplog):
-    monkeypatch.setattr(pages, "CONNECTIONS", 3)
+    monkeypatch.setattr(web_server, "CONNECTIONS", 3)
     silent = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
     assert await _refused(stage)
     silent[0][1].close()
@@ -219,7 +220,7 @@ async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(sta
 
 @pytest.mark.loopback
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "IDLE", 0.3)
+    monkeypatch.setattr(web_server, "IDLE", 0.3)
     async with Stage(SPEC).open() as stage:
         silent, silent_writer = await asyncio.open_connection("127.0.0.1", stage.port)
         slow, slow_writer = await asyncio.open_connection("127.0.0.1", stage.port)
