@@ -23,7 +23,7 @@ from stream_svt.forward.standing import StandingAlerts
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import group_offsets, partition_counts, started, try_fetch
 from stream_svt.monitor.released import SOURCE, decode
-from stream_svt.web import Pages
+from stream_svt.web_server import Pages
 from stream_svt.worker.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"
@@ -43,19 +43,16 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
             client = AIOKafkaProducer(**config.cluster.arguments, **options)
             doing = "connecting the producer of parked events"
             producer = await stack.enter_async_context(started(client, doing, "WRITE"))
-        routes, posts = [], []
+        routes = []
         for destination in config.destinations:
             post = await stack.enter_async_context(posting(destination))
             routes.append(Route(config, destination, post, metrics, producer, accept_loss=accept_loss))
-            posts.append(post)
         served = Pages(pages(routes, metrics), config.web.host, config.web.port, config.source)
         await served.open()
         stack.push_async_callback(served.close)
         # With return_exceptions, a cancelled gather ends once every route has committed and left its group.
         running = asyncio.gather(*(route.run() for route in routes), return_exceptions=True)
-        standing = asyncio.create_task(
-            StandingAlerts(config, list(zip(routes, posts, strict=True))).run(), name="standing alerts"
-        )
+        standing = asyncio.create_task(StandingAlerts(config, routes).run(), name="standing alerts")
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         with contextlib.suppress(asyncio.CancelledError):

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 DESTINATION_HEADER = "stream-svt-destination"
 REASON_HEADER = "stream-svt-refused"
 POSITION_HEADER = "stream-svt-position"
-_LOG_EVERY = 20
+LOG_EVERY = 20
 """Of an event's failed attempts, the first and then every 20th are logged."""
 LONGEST_REQUESTED_S = 3600.0
 """Longest wait in seconds that a receiver can ask for with Retry-After."""
@@ -161,7 +161,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self.standing = 0
         """Number of standing alerts that were posted last."""
         self._config = config
-        self._post = post
+        self.post = post
         self._metrics = metrics
         self._producer = producer
         self._accept_loss = accept_loss
@@ -293,7 +293,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             answer = await self._attempt(event, record.value)
             if answer.result in {Result.ACCEPTED, Result.REFUSED}:
                 break
-            if attempt % _LOG_EVERY == 1:
+            if attempt % LOG_EVERY == 1:
                 self._log(logging.WARNING, "forward_failed", record, event.id, answer)
             if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
                 break
@@ -309,7 +309,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
                 await asyncio.sleep(pause)
             request = request_of(self.destination, event, body, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
+            answers = await asyncio.gather(*(self.post(url, request) for url in self.destination.urls))
             for answer in answers:
                 self._metrics.attempts.labels(self.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
@@ -325,11 +325,15 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Start to deliver read records; a partition without a committed position begins now, not at the first read."""
-        for tp in assigned:
-            async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the positions of {self.name}"):
-                committed = await self._consumer.committed(tp)
-            if committed is None:
-                await self._begin(tp, None)
+        try:
+            for tp in assigned:
+                async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the positions of {self.name}"):
+                    committed = await self._consumer.committed(tp)
+                if committed is None:
+                    await self._begin(tp, None)
+        except Exception as error:  # noqa: BLE001  aiokafka would log it and continue; `_forward` raises it
+            self._failure = error
+            return
         self.joined = True
         partitions = ",".join(str(tp.partition) for tp in sorted(assigned))
         log.info("event=forward_assigned destination=%s partitions=%s", self.name, partitions)
@@ -389,9 +393,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     async def _begin(self, tp: TopicPartition, lost: int | None) -> None:
         """Begin at `start_at` without a committed offset; or continue after record ``lost``."""
         doing = f"looking up the offsets of topic {tp.topic!r}"
-        async with kafka.deadline(kafka.CALL_DEADLINE, doing):
-            first = (await self._consumer.beginning_offsets([tp]))[tp]
-            last = (await self._consumer.end_offsets([tp]))[tp]
+        first, last = (await kafka.edges(self._consumer, [tp], doing))[tp]
         if lost is not None and not self._accept_loss:
             raise RecordsLost(
                 f"partition {tp.partition} of topic {tp.topic!r} no longer has offset {lost}, the next one of "

@@ -68,10 +68,12 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
     ends_ms = int(now.timestamp() * 1000) + destination.alertmanager.resolve_after
     alert = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
-    return Request(
-        {"Content-Type": "application/json"},
-        msgspec.json.encode([alert | {"annotations": _annotations(event)}]),
-    )
+    return request_with([alert | {"annotations": _annotations(event)}])
+
+
+def request_with(alerts: Sequence[Mapping[str, Any]]) -> Request:
+    """Return the request that posts alerts to Alertmanager."""
+    return Request({"Content-Type": "application/json"}, msgspec.json.encode(alerts))
 
 
 def alert_of(

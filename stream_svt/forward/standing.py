@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.forward.conditions import Conditions, standing_alerts
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.delivery import Post, Route
-from stream_svt.forward.event import Request
+from stream_svt.forward.delivery import LOG_EVERY, Route
+from stream_svt.forward.event import request_with
 from stream_svt.forward.metrics import Result
 from stream_svt.kafka import clients as kafka
 
@@ -38,19 +37,24 @@ _PART: Final = 200
 class StandingAlerts:
     """The conditions of the partitions of Alertmanager destinations in this process, and their alerts."""
 
-    def __init__(self, config: ForwardConfig, routes: Sequence[tuple[Route, Post]]) -> None:
+    def __init__(self, config: ForwardConfig, routes: Sequence[Route]) -> None:
         self._config = config
-        self._routes = [(route, post) for route, post in routes if route.destination.alertmanager is not None]
+        renews = {route: one.renew for route in routes if (one := route.destination.alertmanager) is not None}
+        self._renews = renews
+        self._kept_ms = LASTS * max(renews.values(), default=0)
+        """Time for which an ended condition is kept: each destination has to post its end."""
         self._conditions: dict[int, Conditions] = {}
         self._changes = 0
 
     async def run(self) -> None:
         """Fold and post until cancelled; no error ends it."""
-        if self._routes:
+        if self._renews:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fold_forever(), name="conditions")
-                for route, post in self._routes:
-                    group.create_task(self._post_forever(route, post), name=f"standing alerts {route.name}")
+                for route, renew_ms in self._renews.items():
+                    group.create_task(
+                        self._post_forever(route, renew_ms), name=f"standing alerts {route.name}"
+                    )
 
     async def _fold_forever(self) -> None:
         doing = f"reading topic {self._config.topic!r} for standing alerts"
@@ -66,7 +70,7 @@ class StandingAlerts:
     async def _fold(self, reader: Any, doing: str) -> None:  # noqa: ANN401  aiokafka has no types
         ends: dict[TopicPartition, int] = {}
         while True:
-            wanted = {number for route, _ in self._routes for number in route.partitions}
+            wanted = {number for route in self._renews for number in route.partitions}
             if wanted != self._conditions.keys():
                 kept = [TopicPartition(self._config.topic, one) for one in wanted & self._conditions.keys()]
                 starts = {place: await reader.position(place) for place in kept}
@@ -91,31 +95,29 @@ class StandingAlerts:
                 self._changes += 1
             await asyncio.sleep(0)
 
-    async def _post_forever(self, route: Route, post: Post) -> None:
-        settings = route.destination.alertmanager
-        assert settings is not None  # noqa: S101  for mypy
+    async def _post_forever(self, route: Route, renew_ms: int) -> None:
         failed = 0
         while True:
-            self._pass_time(LASTS * settings.renew)
+            self._pass_time()
             seen = self._changes
-            alerts = self._alerts(route, datetime.now(UTC), LASTS * settings.renew)
-            refused = await self._post(route, post, alerts)
+            alerts = self._alerts(route, datetime.now(UTC), LASTS * renew_ms)
+            refused = await self._post(route, alerts)
             failed = failed + 1 if refused else 0
-            if failed % 20 == 1:
+            if failed % LOG_EVERY == 1:
                 line = "event=forward_standing_failed destination=%s alerts=%d reason=%r"
                 log.warning(line, route.name, len(alerts), refused)
             if refused:
-                await asyncio.sleep(min(_LEAST_PAUSE * 2 ** min(failed, 5), settings.renew / 1000))
+                await asyncio.sleep(min(_LEAST_PAUSE * 2 ** min(failed, 5), renew_ms / 1000))
                 continue
-            due = time.monotonic() + settings.renew / 1000
+            due = time.monotonic() + renew_ms / 1000
             await asyncio.sleep(_LEAST_PAUSE)
             while time.monotonic() < due and self._changes == seen:
-                self._pass_time(LASTS * settings.renew)
+                self._pass_time()
                 await asyncio.sleep(_LEAST_PAUSE / 4)
 
-    def _pass_time(self, kept_ms: int) -> None:
+    def _pass_time(self) -> None:
         now_ms = int(time.time() * 1000)
-        self._changes += sum(one.pass_time(now_ms, kept_ms) for one in self._conditions.values())
+        self._changes += sum(one.pass_time(now_ms, self._kept_ms) for one in self._conditions.values())
 
     def _alerts(self, route: Route, now: datetime, lasts_ms: int) -> list[dict[str, Any]]:
         ours = route.partitions
@@ -123,13 +125,12 @@ class StandingAlerts:
         alerts, route.standing = standing_alerts(route.destination, complete, now, lasts_ms)
         return alerts
 
-    async def _post(self, route: Route, post: Post, alerts: Sequence[dict[str, Any]]) -> str:
+    async def _post(self, route: Route, alerts: Sequence[dict[str, Any]]) -> str:
         """Post to every address; return why an attempt failed, "" if each request was accepted by one."""
         why = ""
         for start in range(0, len(alerts), _PART):
-            body = msgspec.json.encode(alerts[start : start + _PART])
-            request = Request({"Content-Type": "application/json"}, body)
-            answers = await asyncio.gather(*(post(url, request) for url in route.destination.urls))
+            request = request_with(alerts[start : start + _PART])
+            answers = await asyncio.gather(*(route.post(url, request) for url in route.destination.urls))
             if not any(answer.result is Result.ACCEPTED for answer in answers):
                 why = answers[0].reason
         return why

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from stream_svt.forward.conditions import CONDITIONS, LARGEST_NUMBER, OTHERS, Conditions, standing_alerts
+from stream_svt.forward.conditions import (
+    CONDITIONS,
+    LARGEST_NUMBER,
+    OTHERS,
+    Conditions,
+    Ended,
+    Subject,
+    standing_alerts,
+)
+from stream_svt.forward.delivery import Route
+from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.forward.standing import StandingAlerts
 from stream_svt.monitor.released import EventType
 from tests.support.alerts import alert, encoded, lifecycle
-from tests.support.forwarding import destination
+from tests.support.forwarding import configured, destination
 
 BEGAN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 NOW = BEGAN + timedelta(hours=8)
@@ -181,3 +193,22 @@ def test_of_very_many_the_oldest_are_posted_one_by_one(tmp_path):
     assert (len(alerts), number) == (LARGEST_NUMBER + 1, LARGEST_NUMBER + 7)
     (others,) = [found for found in alerts if found["labels"]["dataset"] == OTHERS]
     assert "7 further monitors" in others["annotations"]["summary"]
+
+
+def test_an_end_is_kept_until_the_destination_with_the_longest_interval_can_post_it(tmp_path):
+    alertmanager = "alertmanager: {{urls: ['http://127.0.0.1:9093'], renew: {}}}"
+    often, seldom = (
+        f"{{name: {name}, {alertmanager.format(renew)}}}"
+        for name, renew in zip("ab", ("1s", "1h"), strict=True)
+    )
+    config = configured(tmp_path, f"[{often}, {seldom}]")
+    metrics = ForwardMetrics("alerts", ["a", "b"])
+    standing = StandingAlerts(config, [Route(config, one, None, metrics) for one in config.destinations])
+    now_ms = int(time.time() * 1000)
+    for hours_ago, kept in ((4, 1), (6, 0)):
+        ended = {
+            (Subject("retail", "shop", "hot"), "exhausted"): Ended(0, now_ms - hours_ago * 3_600_000, "")
+        }
+        standing._conditions = {0: Conditions(ended=ended)}
+        standing._pass_time()
+        assert len(standing._conditions[0].ended) == kept

@@ -24,6 +24,7 @@ from stream_svt.forward.delivery import (
     Route,
 )
 from stream_svt.forward.metrics import ForwardMetrics, Result
+from stream_svt.kafka.clients import BrokerUnavailable
 from tests.support.alerts import alert, encoded
 from tests.support.forwarding import Scripted, configured, record_of, scraped
 
@@ -330,3 +331,15 @@ async def test_the_last_poll_is_that_of_the_partition_with_the_oldest_answer(sce
     assert noted({"p": None, "q": 9_000}) == 5
     route.joined = True
     assert noted({}) >= time.time() - 5  # a member without partitions counts as answered
+
+
+async def test_an_assignment_whose_positions_cannot_be_looked_up_ends_the_membership(scene):
+    """A listener's error is only logged by aiokafka: records would be read and delivered to nobody."""
+
+    async def committed(tp) -> None:
+        raise TimeoutError
+
+    scene.route._consumer = consumer(committed=committed)
+    await scene.route.on_partitions_assigned({PARTITION})
+    assert isinstance(scene.route._failure, BrokerUnavailable)
+    assert not scene.route.joined
