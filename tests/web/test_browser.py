@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import AsyncIterator
 
@@ -234,6 +235,10 @@ async def test_names_are_text_and_nothing_else(chromium: Browser) -> None:
         await page.locator(".budget summary").nth(2).click()
         for written, times in ((NAME, 3), (EVIL, 1), ("<b onclick=alert(1)>one basket</b>", 1)):
             assert await page.locator("bdi").filter(has_text=written).count() >= times
+        # A command is for a shell: a name is one word of it.
+        stage.topic.put(lifecycle(EventType.PAUSED, NAME, at=time.time()))
+        resume = f"stream-svt control resume -c FILE {shlex.quote(NAME)} --monitor hot"
+        await expect(page.locator("#blind-list code")).to_have_text(resume)
         assert await page.locator("script").count() == 1
         assert await page.locator("img").count() == 1
         assert "owned" not in await page.title()

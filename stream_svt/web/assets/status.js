@@ -92,6 +92,8 @@ document.addEventListener("DOMContentLoaded", () => {
     stopped: ["its run ended, and no other one begins", (dataset, monitor) => `stream-svt control resample -c FILE ${dataset} --monitor ${monitor}`],
     paused: ["an operator paused it", (dataset, monitor) => `stream-svt control resume -c FILE ${dataset} --monitor ${monitor}`],
   };
+  // A name as one word of a shell.
+  const quoted = (text) => (/^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
   const parked = () => (status?.shards ?? []).filter((shard) => shard.state === "parked" && shard.cause !== "closed");
 
   // The state of a monitor as it is now: a state may have ended since the last commit, and a parked shard tests nothing.
@@ -118,7 +120,7 @@ document.addEventListener("DOMContentLoaded", () => {
         const [why, remedy] = BLIND[state];
         found.push({
           where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000, until: (monitor.until ?? 0) / 1000,
-          remedy: remedy(one.dataset, monitor.monitor), tone: state === "paused" ? "warn" : "out",
+          remedy: remedy(quoted(one.dataset), quoted(monitor.monitor)), tone: state === "paused" ? "warn" : "out",
         });
       }
     }
