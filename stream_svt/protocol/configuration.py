@@ -75,7 +75,12 @@ class Version:
     @property
     def digest(self) -> str:
         """See `Current`."""
-        return hashlib.sha256(self.bundle.to_bytes()).hexdigest()
+        return digest_of(self.bundle.to_bytes())
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest of a bundle's bytes; see `Current`."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def records(version: Version, before: Current | None = None) -> list[tuple[bytes, bytes | None]]:
@@ -144,7 +149,7 @@ class Versions:
             packed.append(part)
         try:
             content = zlib.decompressobj().decompress(b"".join(packed), MAX_BYTES)
-            if hashlib.sha256(content).hexdigest() != current.digest:
+            if digest_of(content) != current.digest:
                 return VersionFault.DIGEST
             return Version(current.number, msgspec.json.decode(content, type=Bundle))
         except (zlib.error, msgspec.DecodeError):

@@ -38,7 +38,16 @@ from stream_svt.kafka.topic_ids import topic_ids
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import EventType, lifecycle_in
 from stream_svt.planning.difference import Difference, difference, limits_changed
-from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
+from stream_svt.protocol.configuration import (
+    CURRENT,
+    FORMAT,
+    Bundle,
+    Current,
+    Version,
+    Versions,
+    digest_of,
+    records,
+)
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.wording import SHOWN, named
@@ -159,23 +168,24 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
 async def read(version: Version, partitions: int) -> AppliedWorkload:
     """Return the workload of a version; raise ConfigError if it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
-    is_small = len(version.bundle.to_bytes()) <= SMALL
+    content = version.bundle.to_bytes()
+    is_small = len(content) <= SMALL
     parse = (
-        asyncio.to_thread(parsed, version.bundle, source) if is_small else _parsed_elsewhere(version, source)
+        asyncio.to_thread(parsed, version.bundle, source) if is_small else _parsed_elsewhere(content, source)
     )
     spec, application_hash = await parse
     partitioning = Partitioning(partitions, version.bundle.partitioner)
-    return AppliedWorkload(spec, partitioning, (version.number, version.digest), application_hash)
+    return AppliedWorkload(spec, partitioning, (version.number, digest_of(content)), application_hash)
 
 
-async def _parsed_elsewhere(version: Version, source: str) -> tuple[ApplicationSpec, str]:
-    """Return the specification of a version and its hash, from a subprocess."""
+async def _parsed_elsewhere(content: bytes, source: str) -> tuple[ApplicationSpec, str]:
+    """Return the specification in the bytes of a bundle and its hash, from a subprocess."""
     command, pipe = (sys.executable, "-P", "-c", _PROGRAM, source), asyncio.subprocess.PIPE
     # It imports the modules of this process, and no others from the working directory.
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=paths)
     try:
-        output, said = await process.communicate(msgspec.json.encode(version.bundle))
+        output, said = await process.communicate(content)
     finally:
         if process.returncode is None:
             process.kill()

@@ -29,6 +29,7 @@ from stream_svt.application.topology import another_count
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.topic_ids import topic_ids
 from stream_svt.protocol.configuration import FORMAT
 from stream_svt.protocol.shard_states import OPEN, ShardState
 from stream_svt.protocol.state_records import created_again
@@ -160,10 +161,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
-        watch = asyncio.create_task(self._watch(), name="group-watch")
-        watch.add_done_callback(self._report)
-        looks = {"group-lag": self._update_lag(), "group-topics": self._compare_topics()}
-        self._tasks = [watch, *(asyncio.create_task(look, name=name) for name, look in looks.items())]
+        looks = {"watch": self._watch(), "lag": self._update_lag(), "topics": self._compare_topics()}
+        self._tasks = [asyncio.create_task(look, name=f"group-{name}") for name, look in looks.items()]
+        for task in self._tasks:
+            task.add_done_callback(self._report)
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
@@ -267,7 +268,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if not topics:
                 continue
             try:
-                found = await kafka.read_topic_ids(self._parts.cluster, topics, "reading the ids of topics")
+                async with kafka.deadline(kafka.CALL_DEADLINE, "reading the ids of topics", "DESCRIBE"):
+                    found = await topic_ids(aiokafka_fixes.connections(self._consumer), topics)
             except BrokerError:
                 continue  # the shards that use the topics report the error
             for shard in list(self.shards.values()):
