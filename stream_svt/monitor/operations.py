@@ -120,7 +120,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def is_sound(self) -> bool:
-        """Whether it names either one dataset or several, and none for an action without datasets."""
+        """Whether several datasets, if it names some, stand without a single one, and its action takes them."""
         return not self.datasets or (not self.dataset and self.action in TO_MONITORS)
 
     @property
@@ -315,9 +315,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
             why = "is not paused"
         elif command.action is Action.PAUSE and run_state.paused and run_state.paused_until == command.until:
             why = "is already paused"
-        elif command.action is Action.UNMUTE and not runs.is_muted(
-            number, command.series, engine.runners[runs.name].clock_ms
-        ):
+        elif command.action is Action.UNMUTE and not runs.is_muted(number, command.series, runs.clock_ms):
             why = f"has not muted series {quote(command.series)}"
         elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
             why = "is exhausted: raise the budget first"
@@ -326,15 +324,14 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
         subject = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
         raise CommandRefused(f"{subject} {why}; nothing was changed")
     for runs in addressed:
-        if command.action in (Action.PAUSE, Action.RESUME):
-            paused = command.action is Action.PAUSE
-            until = command.until if paused else 0
-            runs.pause(number, paused=paused, full_price=paused and command.now, until_ms=until)
+        if command.action is Action.PAUSE:
+            runs.pause(number, full_price=command.now, until_ms=command.until)
+        elif command.action is Action.RESUME:
+            runs.resume(number)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
         elif command.action is Action.MUTE:
-            clock_ms = engine.runners[runs.name].clock_ms
-            runs.mute_on_command(number, command.series, command.until_word or command.until, clock_ms)
+            runs.mute_on_command(number, command.series, command.until_word or command.until)
         elif command.action is Action.UNMUTE:
             runs.unmute(number, command.series)
         else:

@@ -222,7 +222,7 @@ def test_a_monitor_that_is_added_again_keeps_its_mutes_run_numbers_and_pause():
     play.crash()
     changed_to(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    play.runs("m1").pause(0, paused=False)
+    play.runs("m1").resume(0)
     assert _paused(play, "m1") == []
     tops = len(play.alerts())
     play.more(*[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])

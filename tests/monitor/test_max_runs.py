@@ -88,8 +88,8 @@ def test_at_the_limit_queries_are_skipped_and_counted_and_the_next_run_begins_wi
     assert play.run_state().state is State.LIMITED
     (view,) = play.views()
     assert (view.monitors[0].state, view.monitors[0].until) == ("limited", 11_000)
-    for paused, shown in ((True, ("paused", 0)), (False, ("limited", 11_000))):
-        play.runs().pause(0, paused=paused)
+    for act, shown in ((play.runs().pause, ("paused", 0)), (play.runs().resume, ("limited", 11_000))):
+        act(0)
         play.commit()
         (view,) = play.views()
         assert (view.monitors[0].state, view.monitors[0].until) == shown

@@ -116,7 +116,6 @@ class Status:
 
 
 _OPEN = frozenset({Status.PAUSED_RUN, Status.PAUSED_RUN_UNTIL, Status.PENDING, Status.TESTABLE})
-_SKIPPED = frozenset({Status.PAUSED, Status.PAUSED_UNTIL, Status.STOPPED, Status.EXHAUSTED, Status.LIMITED})
 _SHOWN: Mapping[int, str] = {
     Status.PAUSED: PAUSED,
     Status.PAUSED_RUN: PAUSED,
@@ -148,6 +147,14 @@ def _status_of(run_state: RunState) -> int:
     if state is _LIMITED:
         return Status.LIMITED
     return Status.TESTABLE if state is _RUNNING else Status.WAITING
+
+
+def _with(column: Integers, dataset: int, value: int) -> Integers:
+    """Return a column with another entry; a column that is one number for all datasets is copied first."""
+    if column[dataset] != value:
+        column = column if column.flags.writeable else column.copy()
+        column[dataset] = value
+    return column
 
 
 class Runs:
@@ -209,21 +216,15 @@ class Runs:
         self.left[dataset] = run_state.left
         is_timed = self.spec.resample_every is not None or run_state.state is _LIMITED or run_state.paused
         deadline = self._deadline(dataset, run_state) if is_timed else NEVER
-        if deadline != NEVER and not self.deadline.flags.writeable:
-            self.deadline = self.deadline.copy()
-        if self.deadline.flags.writeable:
-            self.deadline[dataset] = deadline
-        self._show_window(dataset, run_state)
+        self.deadline = _with(self.deadline, dataset, deadline)
+        self.window = _with(self.window, dataset, self._window(dataset, run_state))
 
-    def _show_window(self, dataset: int, run_state: RunState) -> None:
-        """Note before which timestamp the latest begin of a limited monitor lies too far ahead to count."""
-        begins, most = run_state.begins, None
-        if run_state.state is _LIMITED and begins and not run_state.paused:
-            most = self._most(dataset, run_state)
-        if most is not None and not self.window.flags.writeable:
-            self.window = self.window.copy()
-        if self.window.flags.writeable:
-            self.window[dataset] = _AT_ONCE if most is None else begins[-1] - most.within_ms
+    def _window(self, dataset: int, run_state: RunState) -> int:
+        """Return before which timestamp the latest begin of a limited monitor lies too far ahead to count."""
+        if run_state.state is not _LIMITED or run_state.paused or not (begins := run_state.begins):
+            return _AT_ONCE
+        most = self._most(dataset, run_state)
+        return _AT_ONCE if most is None else begins[-1] - most.within_ms
 
     def _deadline(self, dataset: int, run_state: RunState) -> int:
         interval = self.spec.resample_every
@@ -263,7 +264,7 @@ class Runs:
     def renew(self, dataset: int, time_ms: int) -> None:
         """End the pause of a query that is `due`, or open its run and end the one before."""
         if self.status[dataset] >= Status.PAUSED_UNTIL:
-            self.pause(dataset, paused=False, reason="time", time_ms=time_ms)
+            self.resume(dataset, "time", time_ms)
             if self.status[dataset] != Status.WAITING and not self.due(dataset, time_ms):
                 return
         if self.status[dataset] == Status.TESTABLE:
@@ -480,7 +481,7 @@ class Runs:
 
     def uncover(self, dataset: int) -> None:
         """Announce the end of a state in which queries are skipped: the configuration no longer covers the dataset."""
-        if int(self.status[dataset]) not in _SKIPPED:
+        if int(self.status[dataset]) not in _SHOWN:
             return
         run_state = self._to_change(dataset)[1]
         if run_state.state in (_EXHAUSTED, _LIMITED):
@@ -488,37 +489,32 @@ class Runs:
         self._announce(EventType.RUN_CLOSED, dataset, "removed")
         self.changed(dataset, run_state)
 
-    def pause(
-        self,
-        dataset: int,
-        *,
-        paused: bool = True,
-        full_price: bool = False,
-        until_ms: int = 0,
-        reason: str = "command",
-        time_ms: int | None = None,
-    ) -> None:
-        """Pause or resume a dataset: its queries are skipped; an open run stays open, or closes at ``full_price``.
+    def pause(self, dataset: int, *, full_price: bool = False, until_ms: int = 0) -> None:
+        """Skip the queries of a dataset; an open run stays open, or closes at ``full_price``.
 
         ``until_ms``: the timestamp of a query that ends the pause; 0 for a pause that only an operator ends.
         """
         if full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
         run_state = self._to_change(dataset)[1]
-        run_state.paused, run_state.paused_until = paused, until_ms
-        if paused:
-            self._announce(EventType.PAUSED, dataset, reason, until=until_ms)
-        else:
-            self._announce(EventType.RESUMED, dataset, reason)
+        run_state.paused, run_state.paused_until = True, until_ms
+        self._announce(EventType.PAUSED, dataset, "command", until=until_ms)
+        self.changed(dataset, run_state)
+
+    def resume(self, dataset: int, reason: str = "command", time_ms: int | None = None) -> None:
+        """End the pause of a dataset at a time, by default that of the last query."""
+        run_state = self._to_change(dataset)[1]
+        run_state.paused, run_state.paused_until = False, 0
+        self._announce(EventType.RESUMED, dataset, reason)
         self.changed(dataset, run_state, time_ms)
 
-    def mute_on_command(self, dataset: int, series: str, until: UnclockedEnd | int, clock_ms: int) -> None:
+    def mute_on_command(self, dataset: int, series: str, until: UnclockedEnd | int) -> None:
         """Mute a series of a dataset for an operator: its queries are skipped, and cost nothing.
 
-        ``until`` is the clock (ms) at which the mute ends, or a word; ``clock_ms`` is the clock now.
+        ``until`` is the clock (ms) at which the mute ends, or a word.
         """
         code = until if isinstance(until, int) else _STORED_ENDS[until]
-        self.mute(dataset, self.hash_of(series), code, clock_ms)
+        self.mute(dataset, self.hash_of(series), code, self.clock_ms)
         self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
 
     def unmute(self, dataset: int, series: str) -> None:
