@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,11 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.columns import decimals
+from stream_svt.columns.byte_buffer import Integers, Mask, Words
 from stream_svt.columns.strings import first_words, words_at
 
-Integers: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
-Words: TypeAlias = NDArray[np.uint64]
 Path: TypeAlias = tuple[str, ...]
 """Names of fields, from the outermost record inwards."""
 
@@ -258,6 +257,14 @@ class _One:
         return code >> 1, at
 
 
+def _alone(run: _Together, skip: Callable[[_One, int], int], end: int, at: int) -> int:
+    """Return where a step of a record that is located alone leads, `_FAR` for one that leads out of it."""
+    try:
+        return min(skip(_One(run.source.data, end, 0), at), _FAR)
+    except (_Malformed, IndexError):
+        return _FAR
+
+
 class _Together:
     """Records that are located together; ``leaf`` and ``at`` have the shape (paths, records)."""
 
@@ -414,11 +421,8 @@ class _Items(_Type):
                 left[others] -= 1
             going = going[(left[going] >= 0) & (at[going] <= end[going])]
         for row in going.tolist():
-            one = _One(run.source.data, end.item(row), 0)
-            try:
-                at[row] = min(self._go_on(one, at.item(row), left.item(row)), _FAR)
-            except (_Malformed, IndexError):
-                at[row] = _FAR
+            go_on = partial(self._go_on, left=left.item(row))
+            at[row] = _alone(run, go_on, end.item(row), at.item(row))
         return at
 
     def _begin(self, run: _Together, at: Integers) -> tuple[Integers, Integers]:
@@ -473,11 +477,7 @@ class _Recursive(_Type):
     def skip(self, run: _Together, rows: Integers, at: Integers) -> Integers:
         at = at.copy()
         for index, end in enumerate(run.end[rows].tolist()):
-            try:
-                found = self.skip_one(_One(run.source.data, end, 0), at.item(index))
-            except (_Malformed, IndexError):
-                found = _FAR
-            at[index] = min(found, _FAR)
+            at[index] = _alone(run, self.skip_one, end, at.item(index))
         return at
 
     def skip_one(self, one: _One, at: int) -> int:

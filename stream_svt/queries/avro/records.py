@@ -12,9 +12,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from stream_svt.columns.strings import words_at
+from stream_svt.columns.byte_buffer import Integers
+from stream_svt.columns.strings import first_words
 from stream_svt.protocol.records import Records
-from stream_svt.queries.avro.columns import Integers, RecordSchema, Source, UnusableSchema
+from stream_svt.queries.avro.columns import RecordSchema, Source, UnusableSchema
 from stream_svt.queries.fields import BAD_TEXT, FieldColumns, Fields
 from stream_svt.queries.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
@@ -25,7 +26,6 @@ AT_ONCE: Final = 1 << 18
 """Bytes of records with arrays or maps that are decoded at once: at most a tenth of a second of work."""
 _HEADER: Final = 5
 """Bytes before the record: zero, and the schema's id."""
-_WORD: Final = 8
 
 
 class Schemas(Protocol):
@@ -146,13 +146,8 @@ def _distinct(number: Integers) -> list[int]:
 
 def schema_numbers(records: Records) -> Integers:
     """Return the id of each record's schema, -1 where it has none or the record is too large."""
-    start, length = records.value_start, records.value_length
+    length = records.value_length
     has_header = (length >= _HEADER) & (length <= MAX_BYTES)
-    buffer = records.buffer
-    if len(buffer) < _WORD:
-        buffer += bytes(_WORD)
-    # The last eight bytes of the buffer may be read too early; then the header is moved.
-    first = np.minimum(np.where(has_header, start, 0), len(buffer) - _WORD)
-    word = words_at(buffer, first).byteswap() << (8 * np.where(has_header, start - first, 0)).view(np.uint64)
+    word = first_words(records.buffer, records.value_start, length).byteswap()
     is_avro = has_header & (word >> np.uint64(56) == 0)
     return np.where(is_avro, (word >> np.uint64(24)).view(np.int64), -1)
