@@ -23,6 +23,7 @@ from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.runs import Runs, Status
+from stream_svt.settings.fields import Mute
 
 
 class QueryTester:
@@ -130,7 +131,8 @@ class QueryTester:
                 continue
             series = None if texts is None else texts[row]
             offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
-            known = None if series is None else runs.hashes_of(batch.series).item(row)
+            mutes = series is not None and runs.spec.mute is not Mute.NONE
+            known = runs.hashes_of(batch.series).item(row) if mutes else None
             segment.tops.append(row)
             gap = column[branch]
             top = Crossing(dataset, offset, own, threshold, series, query_id, branch, gap, 0, known)
