@@ -117,13 +117,13 @@ def _rule(record: str, expr: str, **labels: str) -> _Rule:
     return {"record": f"stream_svt:{record}", "expr": expr, **({"labels": labels} if labels else {})}
 
 
-def _greatest(metric: str) -> str:
-    """Return a gauge of each dataset's books, whichever workers show it.
+def _greatest(metric: str, labels: str = "", function: str = "max") -> str:
+    """Return a gauge of each dataset's books with these labels, whichever workers show it.
 
     During a hand-over, or while a worker is cut off, two of them do. What is spent only grows, so the greater
     figure is the newer one; their sum would be wrong. What lies beyond the labelled datasets is left out.
     """
-    return f'max {_EACH} ({metric}{{dataset!="(others)"}})'
+    return f'{function} {_EACH} ({metric}{{{labels}dataset!="(others)"}})'
 
 
 def _share_of_limit(name: str) -> str:
@@ -134,7 +134,7 @@ def _share_of_limit(name: str) -> str:
 
 
 def _books() -> list[_Rule]:
-    until = _greatest("stream_svt_monitor_state_until_timestamp_seconds").replace("max", "min", 1)
+    until = _greatest("stream_svt_monitor_state_until_timestamp_seconds", function="min")
     return [
         _rule("budget_spent:ratio", _share_of_limit("spent")),
         _rule("budget_reserved:ratio", _share_of_limit("reserved")),
@@ -151,7 +151,7 @@ def _books() -> list[_Rule]:
 
 
 def _in_state(states: str) -> str:
-    return _greatest("stream_svt_monitor_state").replace("{", f'{{state=~"{states}", ')
+    return _greatest("stream_svt_monitor_state", f'state=~"{states}", ')
 
 
 def _within_an_hour() -> list[_Rule]:

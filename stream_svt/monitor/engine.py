@@ -8,7 +8,7 @@ The privacy guarantee depends on this order:
 3. The caller writes the commit in a transaction, then calls `Engine.committed`. It may publish the events with the
    *next* transaction at the earliest.
 4. If a transaction fails, the caller discards the engine and loads the stored state into a new one. There the same
-queries get the same noise, so the same outcomes are computed again.
+   queries get the same noise, so the same outcomes are computed again.
 """
 
 from __future__ import annotations

@@ -440,13 +440,12 @@ class Budget:
 class MonitorStatus(RunState, array_like=True, gc=False):
     """State of a monitor on a dataset by its events.
 
-    ``shown_ms`` is the time (Unix ms) of the event that began the state; ``limited_until`` and ``paused_until`` are
-    the ends (Unix ms) in events, 0 for none.
+    ``shown_ms`` is the time (Unix ms) of the event that began the state; ``limited_until`` is the end (Unix ms) of a
+    limit in its event, 0 for none.
     """
 
     shown_ms: int = 0
     limited_until: int = 0
-    paused_until: int = 0
 
     @property
     def until_ms(self) -> int:

@@ -25,7 +25,8 @@ class Runner:
 
     Attributes:
         offset, row: Position of the next query.
-        read_ms: The same, without the time since the last query; 0 before the first query.
+        clock_ms: Maximum of the broker's timestamps before it, and of the times that watermarks add at a topic's end.
+        read_ms: The same, without the times that watermarks add; 0 before the first query.
         started: Whether the monitor's topic was ever read.
         refused: Rows outside their dataset's period, until the engine takes them.
     """
@@ -49,7 +50,7 @@ class Runner:
 
     @property
     def clock_ms(self) -> int:
-        """Maximum of the broker's timestamps before the next query."""
+        """See `Runner`."""
         return self.runs.clock_ms
 
     @clock_ms.setter

@@ -356,8 +356,8 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
             _change(engine, changed[-1], monitor)
             yield
     # `max_runs: auto` depends on the number of monitors.
-    limited = [one.runs for one in engine.runners.values() if one.runs.timed and one.runs not in changed]
-    yield from _show_all(engine, changed, limited)
+    timed = [one.runs for one in engine.runners.values() if one.runs.timed and one.runs not in changed]
+    yield from _show_all(engine, changed, timed)
     engine.spec = spec
 
 
@@ -384,13 +384,13 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> None:
     _announce(engine, spec.name, "changed", runs.plan.hash, sorted(changed_fields(old, spec)))
 
 
-def _show_all(engine: Engine, changed: Sequence[Runs], limited: Sequence[Runs]) -> Iterator[None]:
-    """Read the states of changed monitors on all datasets, some from an earlier time, and of limited monitors again."""
+def _show_all(engine: Engine, changed: Sequence[Runs], timed: Sequence[Runs]) -> Iterator[None]:
+    """Read the states of changed monitors on all datasets, some from an earlier time, and of timed monitors again."""
     size = 0
-    for number in engine.accounts.numbers() if changed or limited else ():
+    for number in engine.accounts.numbers() if changed or timed else ():
         account = engine.accounts.read(number)
         states = {} if account is None else account.run_states
-        for runs in (one for one in (*changed, *limited) if one.name in states):
+        for runs in (one for one in (*changed, *timed) if one.name in states):
             runs.show(number, states[runs.name])
         for runs in (one for one in changed if one.name in states):
             engine.projection.add_state(runs.name, number, states[runs.name])
