@@ -96,13 +96,13 @@ async def write_queries(
     try:
         start = time.perf_counter()
         keys = [dataset.encode() for dataset in datasets]
-        partitioning = [home(key, partitions) for key in keys]
+        homes = [home(key, partitions) for key in keys]
         batches = [producer.create_batch() for _ in range(partitions)]
         pending: list[asyncio.Future[object]] = []
         many = len(keys)
         for index, value in enumerate(values):
             which = index % many
-            place = partitioning[which]
+            place = homes[which]
             text = b'{"id":"q%d","value":%b,"series":"s%d"}' % (index, value, index // many % series)
             if batches[place].append(key=keys[which], value=text, timestamp=None) is None:
                 pending.append(await producer.send_batch(batches[place], topic, partition=place))
@@ -419,12 +419,12 @@ async def _stream_for_ever(bootstrap_servers: str, topic: str, datasets: Sequenc
     )
     await producer.start()
     partitions = len(await producer.partitions_for(topic))
-    partitioning: list[list[bytes]] = [[] for _ in range(partitions)]
+    by_partition: list[list[bytes]] = [[] for _ in range(partitions)]
     for dataset in datasets:
-        partitioning[home(dataset.encode(), partitions)].append(dataset.encode())
+        by_partition[home(dataset.encode(), partitions)].append(dataset.encode())
     each = max(round(rate * TICK / partitions), 1)
     variants = [
-        [_queries_batch(producer, keys, each, first) for keys in partitioning] for first in range(_VARIANTS)
+        [_queries_batch(producer, keys, each, first) for keys in by_partition] for first in range(_VARIANTS)
     ]
     began = time.monotonic()
     for tick in itertools.count():

@@ -90,16 +90,6 @@ def test_a_file_in_another_encoding_is_refused(encoding):
         plain_text.decoded(content)
 
 
-def marked(directory: Path, files: dict[str, str]) -> Path:
-    """Write files as an editor on Windows does: with a byte order mark, and lines that end with CR LF."""
-    directory.mkdir()
-    for name, text in files.items():
-        path = directory / name
-        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-        path.chmod(0o600)
-    return directory
-
-
 def plain(directory: Path, files: dict[str, str]) -> Path:
     directory.mkdir()
     for name, text in files.items():
@@ -107,6 +97,11 @@ def plain(directory: Path, files: dict[str, str]) -> Path:
         path.write_bytes(text.encode())
         path.chmod(0o600)
     return directory
+
+
+def marked(directory: Path, files: dict[str, str]) -> Path:
+    """Write files as an editor on Windows does: with a byte order mark, and lines that end with CR LF."""
+    return plain(directory, {name: "\ufeff" + text.replace("\n", "\r\n") for name, text in files.items()})
 
 
 PRIVATE, PUBLIC = ed25519_pair()
@@ -241,9 +236,6 @@ def test_a_line_of_a_configuration_ends_where_an_editor_ends_it(end):
 
 
 # --- every text of a configuration
-
-
-FREE = {"password_file", "keys", "oauth_token_command", "ca_file", "certificate_file"}
 
 
 def texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -28,13 +28,13 @@ MONITORS = [monitor(mechanism, mechanism=mechanism, threshold=THRESHOLD) for mec
 
 def datasets(each: int, partitions: int = PARTITIONS) -> list[str]:
     """Return names of datasets, so many at home on each partition, the partitions in turn."""
-    partitioning: list[list[str]] = [[] for _ in range(partitions)]
+    by_partition: list[list[str]] = [[] for _ in range(partitions)]
     number = 0
-    while min(map(len, partitioning)) < each:
+    while min(map(len, by_partition)) < each:
         name = f"d{number}"
-        partitioning[peers.home(name.encode(), partitions)].append(name)
+        by_partition[peers.home(name.encode(), partitions)].append(name)
         number += 1
-    return [names[k] for k in range(each) for names in partitioning]
+    return [names[k] for k in range(each) for names in by_partition]
 
 
 def drawn_values(count: int) -> NDArray[np.int64]:

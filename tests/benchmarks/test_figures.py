@@ -125,8 +125,8 @@ def test_the_takeover_benchmark_gives_the_time_of_a_restore_and_of_a_takeover() 
 def test_the_datasets_of_the_service_benchmark_are_spread_evenly():
     names = datasets(16)
     assert len(set(names)) == 64
-    partitioning = [peers.home(name.encode(), 4) for name in names]
-    assert [partitioning.count(place) for place in range(4)] == [16] * 4
+    homes = [peers.home(name.encode(), 4) for name in names]
+    assert [homes.count(place) for place in range(4)] == [16] * 4
 
 
 def test_the_planner_is_told_quantiles_and_never_the_family():

@@ -157,7 +157,7 @@ def test_watch_prints_json_as_it_is(capfd):
     assert json.loads(capfd.readouterr().out)["data"]["series"] == f"milk{HOSTILE}"
 
 
-def test_status_prints_any_answer_of_a_page(printed, monkeypatch):
+def test_status_prints_any_answer_of_a_page(printed):
     refused = {"topic": "t", "reasons": {"not-json": 1, HOSTILE: 2}, "remedy": "r"}
     fault = {"cause": "c", "reason": "r"}
     show_worker(spoiled(STATUS | {"refused": refused, "fault": fault, "lacks": "a key"}))

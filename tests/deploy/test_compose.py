@@ -174,7 +174,7 @@ def test_a_worker_has_time_to_hand_over_and_workers_differ_by_the_port_of_this_m
     assert first == second
 
 
-def test_the_monitors_are_the_demos(tmp_path, monkeypatch):
+def test_the_monitors_are_the_demos(tmp_path):
     (tmp_path / "sealing_key").write_text("00" * 32)
     text = MONITORS.read_text()
     assert "/run/secrets/sealing_key" in text

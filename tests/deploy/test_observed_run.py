@@ -21,7 +21,7 @@ import yaml
 from deploy.grafana.dashboards import pages
 from stream_svt.application.config import parse_config
 from stream_svt.errors import ConfigError
-from tests.support.blindness import NAMES, ROWS, TOO_SMALL, AlertScan, Night, Told, play, told
+from tests.support.blindness import NAMES, ROWS, TOO_SMALL, Night, Seen, Told, play, told
 from tests.support.grafana import Asked, expressions, load, lookup, panels, substituted, variables
 from tests.support.observed import (
     PARTITIONS,
@@ -79,7 +79,7 @@ class Observed:
     ended: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
     held: list[dict[str, Any]] = field(default_factory=list)
-    night: AlertScan = field(default_factory=AlertScan)
+    night: Seen = field(default_factory=Seen)
 
     def ask(self, asked: Asked, choice: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return what Prometheus answers, as Grafana would ask it."""

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from stream_svt.forward.event import request_of
-from tests.support.alerts import alert
-from tests.support.forwarding import destination, event_of
+from tests.support.alerts import alert, event
+from tests.support.forwarding import destination
 from tests.support.http_server import Posted, receiving
 from tests.support.keys import write_secrets
 from tests.support.prometheus import DEPLOY, Alertmanager, tool
@@ -61,7 +61,7 @@ def sent(debian_program, tmp_path) -> Callable[[str], list[Posted]]:
             with Alertmanager(debian_program("prometheus-alertmanager"), path, tmp_path) as alertmanager:
                 target = destination(tmp_path, f"{{name: a, alertmanager: {{urls: ['{alertmanager.url}']}}}}")
                 now = datetime.now(UTC)
-                alertmanager.post(request_of(target, event_of(alert(series=series)), b"", now).body)
+                alertmanager.post(request_of(target, event(alert(series=series)), b"", now).body)
                 alertmanager.post(json.dumps([OPERATIONS]).encode())
                 _wait(lambda: len(posted) >= 2)
                 ended = OPERATIONS | {"endsAt": (now + timedelta(milliseconds=10)).isoformat()}

@@ -12,8 +12,8 @@ import pytest
 
 from stream_svt.forward.event import STANDING, Request, message_id, request_of, signatures, wants
 from stream_svt.monitor.released import AnyEvent, EventType, decode
-from tests.support.alerts import account_of, alert, encoded, lifecycle
-from tests.support.forwarding import KEY, OLD_KEY, destination, event_of, moment
+from tests.support.alerts import account_of, alert, encoded, event, lifecycle
+from tests.support.forwarding import KEY, OLD_KEY, destination, moment
 
 NOW = moment("2026-01-05T10:00:07Z")
 RECEIVER = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "webhook_receiver.py"))
@@ -30,7 +30,7 @@ def pager(directory, outer: str = "", settings: str = ""):
 
 
 def of(kind: EventType) -> AnyEvent:
-    return event_of(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
+    return event(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
 
 
 # Filters
@@ -65,7 +65,7 @@ def test_monitors_and_datasets_are_patterns(tmp_path):
         ("hot-items", "week-12", False),
         ("hot-items", "WEEK-1", False),
     ]:
-        assert wants(one, event_of(alert(monitor=monitor, dataset=dataset))) is passes
+        assert wants(one, event(alert(monitor=monitor, dataset=dataset))) is passes
 
 
 # Webhooks
@@ -91,7 +91,7 @@ def test_the_signature_is_the_published_one_of_standard_webhooks():
 
 def test_the_body_is_the_record_byte_for_byte_and_without_a_key_nothing_is_signed(tmp_path):
     unsigned = destination(tmp_path, "{name: hook, webhook: {url: https://example.org/}}")
-    request = request_of(unsigned, event_of(), b"{ }", NOW)
+    request = request_of(unsigned, event(), b"{ }", NOW)
     assert request.body == b"{ }"
     assert request.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
     assert set(request.headers) == {"Content-Type", "webhook-id", "webhook-timestamp"}
@@ -140,7 +140,7 @@ def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> li
 
 
 def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
-    (found,) = alerts(tmp_path, event_of(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
+    (found,) = alerts(tmp_path, event(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
     assert found["labels"] == {
         "alertname": "AboveThreshold",
         "severity": "page",
@@ -169,14 +169,14 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
 
 def test_annotations_are_for_people_and_labels_are_the_names(tmp_path):
     series = "milk\x1b[2J\r\nFORGED\u202e"
-    (found,) = alerts(tmp_path, event_of(alert(series=series, query_id=series)))
+    (found,) = alerts(tmp_path, event(alert(series=series, query_id=series)))
     assert found["labels"]["series"] == series
     assert all(text.isprintable() for text in found["annotations"].values())
     assert found["annotations"]["summary"].startswith(r"milk\x1b[2J\r\nFORGED\u202e of shop")
 
 
 def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_id(tmp_path):
-    (found,) = alerts(tmp_path, event_of(alert(bound=123456789.0, beta=0.001, series=None)))
+    (found,) = alerts(tmp_path, event(alert(bound=123456789.0, beta=0.001, series=None)))
     assert found["annotations"]["bound"] == "123456789"
     assert found["annotations"]["description"].endswith("is at least 123456789 (99.9% certain).")
     assert found["annotations"]["summary"].startswith("q1 of shop")
@@ -189,21 +189,21 @@ def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_
     ids=["later", "clock an hour behind"],
 )
 def test_an_alert_starts_at_its_charge_and_ends_resolve_after_its_delivery(tmp_path, now, ends):
-    (found,) = alerts(tmp_path, event_of(), ", resolve_after: 10m", now=now)
+    (found,) = alerts(tmp_path, event(), ", resolve_after: 10m", now=now)
     assert (found["startsAt"], found["endsAt"]) == ("2026-01-05T10:00:00.000+00:00", ends)
 
 
 @pytest.mark.parametrize("kind", sorted(STANDING))
 def test_what_stands_is_no_alert_with_an_end_and_a_webhook_gets_its_event(tmp_path, kind):
-    event = event_of(lifecycle("budget", run=3, account=account_of()), kind=kind)
-    assert not wants(pager(tmp_path, "types: ['*'], "), event)
-    assert wants(hook(tmp_path), event)
+    standing = event(lifecycle("budget", run=3, account=account_of()), kind=kind)
+    assert not wants(pager(tmp_path, "types: ['*'], "), standing)
+    assert wants(hook(tmp_path), standing)
 
 
 def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):
-    raised = lifecycle("raised", account=account_of(), detail={"limit": 8})
-    event = event_of(raised, kind=EventType.BUDGET_RAISED)
-    (found,) = alerts(tmp_path, event, ", labels: {team: privacy, severity: red}", outer="types: ['*'], ")
+    data = lifecycle("raised", account=account_of(), detail={"limit": 8})
+    raised = event(data, EventType.BUDGET_RAISED)
+    (found,) = alerts(tmp_path, raised, ", labels: {team: privacy, severity: red}", outer="types: ['*'], ")
     own = {"alertname": "ReleasedEvent", "type": "budget.raised", "team": "privacy", "severity": "red"}
     assert own.items() <= found["labels"].items()
     assert found["annotations"]["detail_limit"] == "8"

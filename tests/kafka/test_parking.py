@@ -50,8 +50,8 @@ class Application(Scene):
         super().__post_init__()
         self.shards = set(range(self.partitions))
         names = [f"d{number}" for number in range(50 * self.partitions)]
-        partitioning = {partition_of(name.encode(), self.partitions): name for name in names}
-        self.names = [partitioning[shard] for shard in sorted(self.shards)]
+        by_partition = {partition_of(name.encode(), self.partitions): name for name in names}
+        self.names = [by_partition[shard] for shard in sorted(self.shards)]
         self.datasets = ", ".join(self.names)
 
     async def past(self) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from stream_svt.operate.rejects import REMEDIES
 from tests.support import records
-from tests.support.command_line import Ended
 
 pytestmark = pytest.mark.kafka
-Run = Callable[..., Awaitable[Ended]]
 BAD = b'{"id": "\x1b[31mred\xe2\x80\xae", "val'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import yaml
@@ -16,7 +16,6 @@ from stream_svt.kafka import tokens
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.kafka.clients import BrokerUnavailable, LoginRefused
 from stream_svt.subscription import subscribe
-from tests.support.command_line import Ended
 from tests.support.issuer import SECRET, Issuer
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
@@ -24,7 +23,6 @@ from tests.support.tls import PASSWORD, SESSION, SecureKafka
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
-Run = Callable[..., Awaitable[Ended]]
 COMMAND = "oauth_token_command: [cat, token]"
 
 

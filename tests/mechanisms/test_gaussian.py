@@ -19,8 +19,6 @@ from stream_svt.mechanisms.baselines.gaussian import (
 )
 from tests.support.gaussian import gaussian_delta
 
-USUAL = {"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True, "tests": 3}
-
 
 def law(variance, reach=400):
     points = np.arange(-reach, reach + 1)

@@ -11,9 +11,8 @@ from stream_svt.monitor.released import EventType, MonitorStatus, ReleasedEvent,
 from stream_svt.monitor.state.snapshot import BLIND
 from stream_svt.monitor.takeover import change_spec
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import spec_of
+from tests.support.monitor_forms import ONE_TOP, spec_of
 
-ONE_TOP = "topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 1000000], threshold: 500, correction: none"
 DATASETS = "{name: a, limit: 2, unit: b}"
 HIGH = 10**6
 BEGIN = 1_780_000_000_000

@@ -15,6 +15,7 @@ from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
     MONOTONIC,
+    ONE_TOP,
     TOPIC,
     counts,
     engine_state,
@@ -198,13 +199,11 @@ def test_waiting_queries_count_for_the_size_of_a_commit(form: str) -> None:
 
 
 def test_the_begins_of_runs_count_for_the_size_of_a_commit() -> None:
-    form = (
-        "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-        "expected_queries: 100, mute: none, max_runs: 100 per 1h"
-    )
     names = ", ".join(f"d{number:02}" for number in range(60))
     play = Play(
-        spec_of(form, datasets=f"{{names: [{names}], limit: 900, unit: one basket}}"),
+        spec_of(
+            f"{ONE_TOP}, max_runs: 100 per 1h", datasets=f"{{names: [{names}], limit: 900, unit: one basket}}"
+        ),
         bounds=Bounds(size=90_000),
     )
     for time in range(1000, 1050):

@@ -12,14 +12,10 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.snapshot import RunState, State, to_bytes
 from stream_svt.monitor.takeover import change_spec
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, uninterrupted
+from tests.support.monitor_forms import FORMS, ONE_TOP, TOPIC, spec_of, stream, uninterrupted
 
 HIGH = 90_000
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
-ONE_TOP = (
-    "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 100, mute: none"
-)
 
 
 def play_of(most: str, *, dataset: str = "name: a, limit: 20", more: str = "") -> Play:

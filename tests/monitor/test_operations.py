@@ -10,7 +10,7 @@ from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.monitor.state.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, engine_state, spec_of
+from tests.support.monitor_forms import FORMS, ONE_TOP, TOPIC, assert_books_balance, engine_state, spec_of
 
 _LIMIT = "{names: [a, b], limit: 3, unit: one basket}"
 
@@ -19,6 +19,11 @@ def _play(*forms: str, queries: int = 30, datasets: str = _LIMIT) -> Play:
     play = Play(spec_of(*(forms or (FORMS["never muted"],)), datasets=datasets))
     play.play(TOPIC, [Query(k % 2, 0) for k in range(queries)])
     return play
+
+
+def _limited_play() -> Play:
+    """Return a play of a monitor whose runs end with a top, of which one may begin in ten seconds."""
+    return Play(spec_of(f"{ONE_TOP}, max_runs: 1 per 10s", datasets="{name: a, limit: 9, unit: one basket}"))
 
 
 def _more(play: Play, *values: int) -> None:
@@ -157,9 +162,7 @@ def test_a_query_that_ends_a_pause_opens_a_run_where_none_is_open_and_a_limit_be
     assert play.run_state().run == 1
     _at(play, 5000)
     assert (play.run_state().run, play.run_state().state) == (2, State.RUNNING)
-    form = "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    form += "expected_queries: 100, mute: none, max_runs: 1 per 10s"
-    play = Play(spec_of(form, datasets="{name: a, limit: 9, unit: one basket}"))
+    play = _limited_play()
     _at(play, 1000, 2000, value=90_000)
     assert play.run_state().state is State.LIMITED
     _command(play, "pause", until=5000)
@@ -173,10 +176,8 @@ def test_a_query_that_ends_a_pause_opens_a_run_where_none_is_open_and_a_limit_be
 
 
 def test_a_query_stamped_long_before_the_last_run_ends_no_pause():
-    form = "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    form += "expected_queries: 100, mute: none, max_runs: 1 per 10s"
     for end in (0, 2_000_000):
-        play = Play(spec_of(form, datasets="{name: a, limit: 9, unit: one basket}"))
+        play = _limited_play()
         _at(play, 1_000_000, 1_000_001, value=90_000)
         assert play.run_state().state is State.LIMITED
         _command(play, "pause", until=end)

@@ -238,7 +238,7 @@ def test_a_producer_that_aborts_without_end_costs_a_bounded_number_of_transactio
             model.write(Fate.ABORTED, 1)
 
     rounds = 400
-    model.serve_on(lambda number: None, rounds, policy=CommitConfig(interval=interval))
+    model.serve_on(rounds=rounds, policy=CommitConfig(interval=interval))
     idle = model.commits
     model.serve_on(aborts, rounds, policy=CommitConfig(interval=interval))
     every = max(transaction_loop.POSITIONS_EVERY, CommitConfig(interval=interval).interval / 1000)
@@ -273,14 +273,13 @@ def test_a_period_ends_on_a_topic_that_ends_with_markers() -> None:
             f"monitors:\n  - {HOT}\n"
         )
     )
-    for day in range(4):
-        if day == 0:
-            body = msgspec.json.encode({"id": "q", "value": 90_000})
-            model.broker.produce("shop", "t", [(b"shop-2026-09-21", body)], Fate.COMMITTED)
+    body = msgspec.json.encode({"id": "q", "value": 90_000})
+    model.broker.produce("shop", "t", [(b"shop-2026-09-21", body)], Fate.COMMITTED)
 
-        def aborts(number: int) -> None:
-            model.write(Fate.ABORTED, 1)
+    def aborts(number: int) -> None:
+        model.write(Fate.ABORTED, 1)
 
+    for _ in range(4):
         now_ms = int(model.now * 1000)
         workload = AppliedWorkload(model.spec, Partitioning(1, "murmur2"), version=(1, "one"), now_ms=now_ms)
         model.serve_on(aborts, workload=workload)
@@ -322,11 +321,6 @@ def test_a_batch_far_behind_the_last_one_is_stepped_once_its_bound_is_durable() 
 
 
 # A topic that is created again is another one, whatever its offsets are
-
-
-def _fill(model: Shard, topic: str, count: int = 50) -> None:
-    for _ in range(count):
-        model.broker.write(topic, b"d0", b"{}")
 
 
 @pytest.mark.parametrize("topic", ["alerts", "state"])
@@ -408,6 +402,7 @@ def test_a_control_topic_that_is_created_again_and_filled_is_read_from_its_begin
     model.serve_on()
     model.broker.make_anew(CONTROL)
     model.command("c1", action=Action.PAUSE, dataset="d0")
-    _fill(model, CONTROL, 3)
+    for _ in range(3):
+        model.broker.write(CONTROL, b"d0", b"{}")
     model.serve_on()
     assert [reply[1] for reply in model.replies()] == [1]

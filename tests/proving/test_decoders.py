@@ -19,8 +19,6 @@ from tests.support.cases import MAX_CASES, sources
 from tests.support.engine_play import numbers
 from tests.support.monitor_forms import FORMS, spec_of
 
-pytest.importorskip("fastavro")
-
 TENTHS = FORMS["plain"].replace("sensitivity: 1", "granularity: 0.1, sensitivity: 0.1").replace("500", "40")
 PATHS = "value: payload.count, series: payload.page, set: meta.set"
 LAYOUTS = {

@@ -45,8 +45,6 @@ from tests.support.query_records import (
 )  # fmt: skip
 from tests.support.silence import silence
 
-pytest.importorskip("fastavro")
-
 LIMIT = 2**62
 ANY: Any = object()
 """Any number, or none."""

@@ -18,8 +18,6 @@ from stream_svt.mechanisms.grid import GUARD, VALUE_LIMIT, grid_ceil, grid_floor
 from stream_svt.mechanisms.numbers import grid_steps
 from tests.support.formats import DOUBLES, Format
 
-pytest.importorskip("fastavro")
-
 DECIMAL = ["0.1", "0.01", "0.05", "0.001", "0.3", "0.125", "1", "2.5", "7", "12.6", "4096.4"]
 """Granularities of monitors."""
 ALL = [*DECIMAL, "1/3", "1/7", "100/3"]

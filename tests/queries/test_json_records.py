@@ -64,14 +64,6 @@ def test_a_missing_series_is_none_and_a_missing_value_the_lower_bound(message):
     assert ([*batch.series], numbers(batch), batch.rejects) == ([], [None], [])
 
 
-@pytest.mark.parametrize(
-    "message", [b"{}", b'{"payload":{}}', b'{"payload":null}', b'{"payload":7}', b'{"payload":{"page":null}}']
-)
-def test_what_stands_instead_of_an_object_on_a_path_is_no_reason(message):
-    batch = decode(message, layout=RecordLayout(value="payload.count", series="payload.page"))
-    assert ([*batch.series], numbers(batch), batch.rejects) == ([], [None], [])
-
-
 def test_headers_of_mapped_records_are_ignored():
     headers = (("content-type", b"application/vnd.apache.arrow.stream"),)
     message = b'{"meta":{"id":"g"},"payload":{"count":5}}'

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.columns.query_batch import Grid
 from stream_svt.mechanisms.grid import FINEST, GUARD, PARTS, VALUE_LIMIT, grid_ceil, grid_floor
 from stream_svt.mechanisms.numbers import grid_steps
-from tests.support.formats import ARROW_HEADER, JSON, MAPPED, Format, Record, arrow, avro
-
-pytest.importorskip("fastavro")
+from tests.support.formats import JSON, MAPPED, Format, arrow, avro
+from tests.support.query_records import AT_HOME, Record, columnar_batch
+from tests.support.query_records import arrow as columnar
 
 GRANULARITIES = ["0.1", "0.01", "0.05", "1e-9", "1e-12", "0.3", "1", "7", "12.6", "1024", "3000.7", "1e6"]
 MOST = 10**9
@@ -176,17 +175,11 @@ def test_a_float_is_one_step_in_every_format(drawn):
 def test_a_threshold_is_one_step_in_every_format(value):
     value = Context(prec=38, rounding=ROUND_FLOOR).plus(value)
     tokens = [one for one in spellings(value) if len(one) <= 64]
-    batches = [
-        (JSON.decoder().decode([Record(0, b'{"id":"q","value":1,"threshold":%b}' % one.encode())]), one)
-        for one in tokens
-    ]
+    form = b'{"id":"q","value":1,"threshold":%b}'
+    batches = [(JSON.decoder().decode([Record(0, AT_HOME, form % one.encode())]), one) for one in tokens]
     if abs(value) < 10**18 and (Fraction(value) * 10**20).denominator == 1:
-        columns = {"id": pa.array(["q"]), "threshold": pa.array([value], pa.decimal256(76, 20))}
-        batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        record = Record(0, sink.getvalue().to_pybytes(), ARROW_HEADER)
-        batches.append((JSON.decoder().decode([record]), "columns"))
+        message = columnar(id=["q"], threshold=pa.array([value], pa.decimal256(76, 20)))
+        batches.append((columnar_batch(message), "columns"))
     for grid in grids():
         expected = grid_ceil(Fraction(value), grid.granularity)
         clamped = min(max(expected, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)

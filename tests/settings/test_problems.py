@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
 from stream_svt.settings.application import load_spec
-from tests.support.problems import GOOD, rows
+from tests.support.problems import GOOD, TABLE, rows
 from tests.support.settings import monitor
 
 
@@ -72,29 +72,29 @@ def test_a_problem_of_a_monitor_or_dataset_names_its_line_field_and_remedy(row):
     told(text, more[1] if more[1:] else line, f"{section}s[0].{field}".rstrip("."), message)
 
 
-@pytest.mark.parametrize(("_", "keys", "message", "key"), rows("generated"))
-def test_a_problem_of_a_generator_names_its_line_field_and_remedy(_, keys, message, key):
+@pytest.mark.parametrize(("keys", "message", "key"), TABLE["generated"])
+def test_a_problem_of_a_generator_names_its_line_field_and_remedy(keys, message, key):
     monitors = GOOD[GOOD.index("monitors:") :]
     text = f"application: shop\ndatasets:\n  - {{{keys}, limit: 4, unit: one basket}}\n{monitors}"
     told(text, 3, f"datasets[0].{key}".rstrip("."), message)
 
 
-@pytest.mark.parametrize(("_", "good", "bad", "line", "field", "message"), rows("whole"))
-def test_a_problem_of_the_whole_names_its_line_field_and_remedy(_, good, bad, line, field, message):
+@pytest.mark.parametrize(("good", "bad", "line", "field", "message"), TABLE["whole"])
+def test_a_problem_of_the_whole_names_its_line_field_and_remedy(good, bad, line, field, message):
     assert good in GOOD
     told(GOOD.replace(good, bad.replace("^", good), 1), line, field, message)
 
 
-@pytest.mark.parametrize(("_", "text", "line", "hint"), rows("syntax"))
-def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(_, text, line, hint):
+@pytest.mark.parametrize(("text", "line", "hint"), TABLE["syntax"])
+def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(text, line, hint):
     found = only(text)
     assert found[:2] == (line, "")
     assert hint in found[2]
 
 
-@pytest.mark.parametrize("row", rows("monitor notes"), ids=str)
+@pytest.mark.parametrize("row", TABLE["monitor notes"], ids=str)
 def test_what_is_allowed_but_may_not_be_meant_is_noted(row):
-    _, lines, message, *more = row
+    lines, message, *more = row
     field = more[0] if more else lines.split(":")[0]
     assert message in notes(changed("monitor", lines, field)[0])[f"monitors[0].{field}"]
 

@@ -43,7 +43,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class DictionaryCache:
+class Known:
     """What a state knows: the events that it charged, by id, and the tops computed until then, charged or not."""
 
     charged: dict[str, bytes]
@@ -200,10 +200,10 @@ class Rules:
         broker.decided = self._decided
 
     @property
-    def known(self) -> DictionaryCache:
-        return DictionaryCache(dict(self._charged), dict(self._outcomes), self._commands)
+    def known(self) -> Known:
+        return Known(dict(self._charged), dict(self._outcomes), self._commands)
 
-    def known_beside(self, records: dict[bytes, bytes]) -> DictionaryCache:
+    def known_beside(self, records: dict[bytes, bytes]) -> Known:
         """Return what a state knows that an aborted transaction would have left."""
         waiting, meta = _waiting(records), _meta(records)
         replies = [event for event, _ in waiting if event["type"].endswith("command.reply.v1")]
@@ -211,9 +211,9 @@ class Rules:
         commands = meta["commands"]
         commands = Commands(meta["state_id"], commands["number"], commands["under_way"] is not None, answered)
         own = {event["id"]: encoded for event, encoded in waiting}
-        return DictionaryCache(self._charged | own, dict(self._outcomes), commands)
+        return Known(self._charged | own, dict(self._outcomes), commands)
 
-    def put_back(self, records: dict[bytes, bytes], known: DictionaryCache) -> None:
+    def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
         """Take note that the state is now this one, and whether it must be refused.
 
         It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
@@ -495,7 +495,7 @@ def _waiting(records: dict[bytes, bytes]) -> list[tuple[dict[str, Any], bytes]]:
     ]
 
 
-def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: DictionaryCache) -> bool:
+def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:
     """Whether events were sent that this state does not know, or it is wrong about what is published."""
     ids = {event["id"] for event, _ in _waiting(records)}
     published = [msgspec.json.decode(value)["sequence"] for value, committed in sent if committed]

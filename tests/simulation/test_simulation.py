@@ -131,7 +131,7 @@ def _put_back(form: int, variant: Variant | None = None, first: int = 1) -> Iter
     """Yield what breaks a rule in histories in which a state is put back after each effect in turn."""
     whole = play(Script(7, form, 12, ()))
     for at in range(first, whole.effects + 1):
-        fault = (Fault.ROLLBACK, Fault.BESIDE)[at % 2]
+        fault = (Fault.ROLLBACK, Fault.BESIDE)[(at + form) % 2]  # over both forms, each after each effect
         # An owner comes before all is mended.
         yield play(Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP))), variant).rules.violations
 

@@ -45,7 +45,7 @@ from stream_svt.settings.sections import CommitConfig
 from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.log import Broker, Effect, Entry, Fate, ModelLog, Txn, finish, journal_of, lived
-from tests.simulation.rules import DictionaryCache, Rules
+from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
 from tests.support.verifier import FRAME
 
@@ -210,7 +210,7 @@ class ModelFeed(Positions):
 @dataclass(frozen=True, slots=True)
 class Backup:
     records: dict[bytes, bytes]
-    known: DictionaryCache
+    known: Known
 
 
 @dataclass
@@ -265,7 +265,7 @@ class World:
         self._commands = 0
         self._paused = False
         self._calm = False
-        self._backups: list[Backup] = [Backup({}, DictionaryCache({}))]
+        self._backups: list[Backup] = [Backup({}, Known({}))]
         self.damaged: bytes | None = None
         self._beside: list[Backup] = []
         self._newest: Backup | None = None
@@ -428,7 +428,7 @@ class World:
         self._answer(process)
         self._variant.watch(self, process.status)
         self.effects += 1
-        self._pass_time(effect)
+        self._pass_time()
         if self._faults and self._faults[0][0] <= self.effects and not self._waits(effect, *self._faults[0]):
             fault = self._faults.pop(0)[1]
             self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
@@ -441,7 +441,7 @@ class World:
         loses = effect.kind == "end" and self.rules.computed.unsettled
         return fault is Fault.PAUSE and not loses and self.effects < at + _PATIENCE
 
-    def _pass_time(self, effect: Effect) -> None:
+    def _pass_time(self) -> None:
         self.now += self.chance.random() * 0.02
         self._background()
 

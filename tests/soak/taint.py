@@ -182,7 +182,7 @@ class AlignedEngine(Engine):
 
 
 @dataclass
-class AlertScan:
+class Seen:
     """What an outsider sees of one history, in order, with the time at which it can be seen."""
 
     lines: list[tuple[int, float, str]] = field(default_factory=list)
@@ -211,9 +211,9 @@ Engines = tuple[type[Engine], type[AlignedEngine]]
 """What the first and the second run of a pair are played with; leaks are variants of both."""
 
 
-def history(script: Script, values: Values, kind: type[Engine], **alignment: Any) -> tuple[World, AlertScan]:
+def history(script: Script, values: Values, kind: type[Engine], **alignment: Any) -> tuple[World, Seen]:
     """Play one of the two, the second with an alignment, and return what was seen."""
-    seen, log, messages = AlertScan(), logging.Handler(), list[str]()
+    seen, log, messages = Seen(), logging.Handler(), list[str]()
     log.emit = lambda record: messages.append(f"{record.levelname} {record.name} {record.getMessage()}")  # type: ignore[method-assign]
     pages: list[_Page] = []
     now = [0.0]
@@ -311,7 +311,7 @@ def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int,
     return places
 
 
-def _marks(seed: int, values: tuple[Fraction, ...], seen: AlertScan) -> list[str]:
+def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
     """Return where a value shows in what an outsider sees."""
     numbers = {number for *_, line in seen.lines for number in re.findall(r"\d{9,}", line)}
     found = numbers & {str(int(value // 1)) for value in values}

@@ -9,7 +9,7 @@ from msgspec import structs
 from stream_svt.monitor.released import (
     Account,
     Alert,
-    Event,
+    AnyEvent,
     EventType,
     Lifecycle,
     NoiseLaw,
@@ -78,6 +78,6 @@ def encoded(
     return encode(event, **usual | changes)
 
 
-def event(data, kind: EventType | None = None) -> Event:
-    """Return the event as a subscriber receives it."""
-    return decode(encoded(1, data, kind=kind), partition=0, offset=3)
+def event(data: Alert | Lifecycle | None = None, kind: EventType | None = None) -> AnyEvent:
+    """Return an event, by default an alert, as a subscriber receives it."""
+    return decode(encoded(1, data or alert(), kind=kind), partition=0, offset=3)

@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import Any
 
 from aiohttp import web
+from fastavro import parse_schema, schemaless_writer
 
 NESTED = {
     "type": "record",
@@ -46,8 +47,6 @@ def record(name: str, **fields: Any) -> dict[str, Any]:
 
 def encode(schema: Any, content: Any, number: int = 1) -> bytes:
     """Return a record in the wire format."""
-    from fastavro import parse_schema, schemaless_writer
-
     out = BytesIO()
     schemaless_writer(out, parse_schema(schema), content)
     return b"\0" + number.to_bytes(4, "big") + out.getvalue()

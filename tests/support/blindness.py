@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 
 from tests.support.observed import Watched
 from tests.support.partitioning import partition_of
+from tests.support.process import applied
 from tests.support.prometheus import Alertmanager
 from tests.support.topics import create_topics
-from tests.support.worker import HIGH, LOW
+from tests.support.worker import HIGH, LOW, WANTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "blindness.md"
 ROWS = {
@@ -98,7 +98,7 @@ class Night(Watched):
 
 
 @dataclass
-class AlertScan:
+class Seen:
     """What was seen: each part as the page would say it, and what alerted after all had ended."""
 
     rows: dict[str, Told] = field(default_factory=dict)
@@ -106,9 +106,9 @@ class AlertScan:
     left: set[str] = field(default_factory=set)
 
 
-async def play(night: Night, ruled: Alertmanager, posted: Alertmanager) -> AlertScan:
+async def play(night: Night, ruled: Alertmanager, posted: Alertmanager) -> Seen:
     """Play the night, of which the rules alert in one Alertmanager, and the forwarder in another one."""
-    found, file = AlertScan(), night.file
+    found, file = Seen(), night.file
     async with night.on_stage():
         await create_topics(night.servers, {f"{night.application}.none": 2})
         worker = night.serve(file=file)
@@ -174,7 +174,7 @@ async def _end(night: Night, worker: Any, file: Path) -> None:
     soon = int(1000 * (time.time() + 1))
     await night.command("pause", NAMES["timed"], monitor="m-timed", until=soon)
     reason = next(one["reason"] for one in worker.status()["shards"] if one["shard"] == 1)
-    match = re.search(r"--topic (\S+) --offset (\d+)", reason)
+    match = WANTED.search(reason)
     assert match, reason
     await night.command("accept-loss", partition=1, topic=match[1], offset=int(match[2]))
     await night.send(NAMES["silent"], LOW, topic=f"{night.application}.none")
@@ -182,10 +182,7 @@ async def _end(night: Night, worker: Any, file: Path) -> None:
     night.covered = True
     text = night.text() + f"web: {{port: {night.ports[file]}}}\n"
     await asyncio.to_thread(file.write_text, text)
-    applying = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stream_svt", "apply", "-c", str(file), "--yes"
-    )
-    assert await applying.wait() == 0
+    await asyncio.to_thread(applied, file)
     for part in ("exhausted", "limited", "stopped", "closed", "paused", "timed"):
         await night.send(NAMES[part], LOW)
 
@@ -211,7 +208,7 @@ def _concerns(alert: Mapping[str, Any], part: str) -> bool:
     )
 
 
-def _row(part: str, status: Any, ruled: list[Any], posted: list[Any], found: AlertScan) -> Told:
+def _row(part: str, status: Any, ruled: list[Any], posted: list[Any], found: Seen) -> Told:
     alarms = [alert for alert in ruled if _concerns(alert, part)]
     others = [alert for alert in posted if _concerns(alert, part)]
     found.texts[part] = [alert["annotations"] for alert in (*alarms, *others)]

@@ -11,29 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from stream_svt.columns.query_batch import QueryBatch
-from stream_svt.kafka.partitioning import Partitioning
-from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
-from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.records import RecordLayout
 from tests.support.avro import AtHand, encode, record
+from tests.support.query_records import ARROW, AT_HOME, HERE, Record
+from tests.support.query_records import arrow as columnar
 
-KEY = b"shop"
-HOMES = Partitioning(1, "murmur2")
-INDEX = DatasetIndex([KEY.decode()], partition=0, partitioning=HOMES)
-ARROW_HEADER = (("content-type", ARROW_STREAM.encode()),)
 NESTED = RecordLayout(value="payload.count", series="payload.page")
 IN_AVRO = RecordLayout(format="avro", value="payload.count")
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record of a partition."""
-
-    offset: int
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
-    key: bytes = KEY
-    timestamp: int = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +31,7 @@ class Format:
 
     def decoder(self) -> QueryDecoder:
         schemas = None if self.schema is None else AtHand({1: self.schema})
-        return QueryDecoder("queries", INDEX, ["hot"], self.layout, schemas)
+        return QueryDecoder("queries", HERE, ["hot"], self.layout, schemas)
 
     def batch(self, values: Sequence[Any]) -> QueryBatch:
         """Return the batch of records with values, in their order."""
@@ -66,13 +51,14 @@ def text_of(value: Any) -> str:
 
 def _plain(values: Sequence[Any]) -> list[Record]:
     return [
-        Record(n, b'{"id":"q%d","value":%b}' % (n, text_of(one).encode())) for n, one in enumerate(values)
+        Record(n, AT_HOME, b'{"id":"q%d","value":%b}' % (n, text_of(one).encode()))
+        for n, one in enumerate(values)
     ]
 
 
 def _mapped(values: Sequence[Any]) -> list[Record]:
     form = b'{"payload":{"count":%b,"page":"p"}}'
-    return [Record(n, form % text_of(one).encode()) for n, one in enumerate(values)]
+    return [Record(n, AT_HOME, form % text_of(one).encode()) for n, one in enumerate(values)]
 
 
 def arrow(kind: Any, *, coded: bool = False) -> Format:
@@ -81,22 +67,20 @@ def arrow(kind: Any, *, coded: bool = False) -> Format:
     def records(values: Sequence[Any]) -> list[Record]:
         column = values if isinstance(values, pa.Array) else pa.array(values, kind)
         column = column.dictionary_encode() if coded else column
-        ids = pa.array([f"q{n}" for n in range(len(column))])
-        batch, sink = pa.record_batch({"id": ids, "value": column}), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        return [Record(0, sink.getvalue().to_pybytes(), ARROW_HEADER)]
+        message = columnar(id=[f"q{n}" for n in range(len(column))], value=column)
+        return [Record(0, AT_HOME, message, headers=ARROW)]
 
     return Format(records)
 
 
-def avro(kind: Any, branch: Any = None) -> Format:
-    """Return a format of Avro records whose value has a type; ``branch`` writes a value of a union."""
+def avro(kind: Any) -> Format:
+    """Return a format of Avro records whose value has a type."""
     schema = record("r", payload=record("p", count=kind))
 
     def records(values: Sequence[Any]) -> list[Record]:
-        counts = values if branch is None else [branch(one) for one in values]
-        return [Record(n, encode(schema, {"payload": {"count": one}})) for n, one in enumerate(counts)]
+        return [
+            Record(n, AT_HOME, encode(schema, {"payload": {"count": one}})) for n, one in enumerate(values)
+        ]
 
     return Format(records, IN_AVRO, schema)
 

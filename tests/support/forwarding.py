@@ -22,7 +22,7 @@ from stream_svt.forward.config import DestinationConfig, ForwardConfig, load_for
 from stream_svt.forward.delivery import Answer
 from stream_svt.forward.event import Request
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
-from stream_svt.monitor.released import Alert, AnyEvent, EventType, Lifecycle, decode, received
+from stream_svt.monitor.released import Alert, AnyEvent, EventType, Lifecycle, received
 from tests.support import records
 from tests.support.alerts import alert, encoded
 from tests.support.keys import write_secrets
@@ -37,10 +37,6 @@ def record_of(body: bytes, partition: int = 0, offset: int = 1) -> tuple[Consume
     """Return a record of the alert topic, and the event in it."""
     record = SimpleNamespace(value=body, key=b"shop", partition=partition, offset=offset)
     return record, received(body, partition, offset)
-
-
-def event_of(data: Alert | Lifecycle | None = None, *, kind: EventType | None = None) -> AnyEvent:
-    return decode(encoded(1, data or alert(), kind=kind))
 
 
 def write_keys(directory: Path) -> None:

@@ -72,6 +72,12 @@ FORMS = {
     "retry limited": f"{_LIMITED}, {_RETRY}, max_runs: 2 per 3s",
 }
 
+ONE_TOP = (
+    "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "expected_queries: 100, mute: none"
+)
+"""A monitor whose runs end with their first top."""
+
 MONOTONIC = [form for form in FORMS.values() if "monotonic: true" in form]
 """Forms that may read one topic: its monitors declare the same."""
 

@@ -30,8 +30,8 @@ COMPRESSION = 24
 """How many times shorter the ranges of rules are here."""
 WORKERS = 2
 HIGH, LOW = 50_000, 100
-SMALL, RHO, UNDECLARED = "shop-small", "shop-south", "shop-airport"
-"""Datasets: one that is soon exhausted, one that counts rho, one without a horizon."""
+SMALL, RHO = "shop-small", "shop-south"
+"""Datasets: one that is soon exhausted, one that counts rho."""
 
 SPEC = """
 application: {application}
@@ -151,8 +151,8 @@ class Fleet(Watched):
         today = dt.datetime.now(dt.UTC).date()
         self._monday = today - dt.timedelta(days=today.weekday())
         self.week = "shop-{}-w{:02}".format(*self._monday.isocalendar()[:2])
-        places = ("north", "east", "west", "centre")
-        self.names = [SMALL, RHO, UNDECLARED, *(f"shop-{place}" for place in places), self.week]
+        places = ("airport", "north", "east", "west", "centre")
+        self.names = [SMALL, RHO, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
         self.news = False
         """Whether there are high counts."""

@@ -11,12 +11,7 @@ from stream_svt.monitor.state.accounts import Commit
 from stream_svt.worker.metrics import Metrics
 from stream_svt.worker.observer import CommitObserver
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import spec_of
-
-TEXT = (
-    "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 100, mute: none"
-)
+from tests.support.monitor_forms import ONE_TOP, spec_of
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -35,7 +30,7 @@ def observed(play: Play, caplog: pytest.LogCaptureFixture, *times: int, datasets
 
 
 def test_a_first_run_is_not_logged_and_later_ones_limits_and_exhaustion_are(caplog):
-    play = Play(spec_of(f"{TEXT}, max_runs: 2 per 10s", datasets="{name: a, limit: 3, unit: one basket}"))
+    play = Play(spec_of(f"{ONE_TOP}, max_runs: 2 per 10s", datasets="{name: a, limit: 3, unit: one basket}"))
     play.more(Query(0, 0, time_ms=500))
     CommitObserver(4, Metrics(play.spec, "hash")).committed(Commit(events=play.events))
     assert lines(caplog) == []
@@ -55,7 +50,9 @@ def test_a_first_run_is_not_logged_and_later_ones_limits_and_exhaustion_are(capl
 
 def test_a_commit_is_one_line_whatever_the_number_of_datasets(caplog):
     names = ", ".join(f"d{number:03}" for number in range(300))
-    play = Play(spec_of(f"{TEXT}, max_runs: 1 per 10s", datasets=f"{{names: [{names}], limit: 3, unit: b}}"))
+    play = Play(
+        spec_of(f"{ONE_TOP}, max_runs: 1 per 10s", datasets=f"{{names: [{names}], limit: 3, unit: b}}")
+    )
     assert observed(play, caplog, 1000, 2000, datasets=300) == [
         "event=runs shard=4 begun=0 halted=300 closed=0 limited=300 exhausted=0 on=300 first='"
         + ", ".join(f"d00{number}/m0 limited until 1970-01-01 00:00:11 UTC" for number in range(3))
@@ -66,7 +63,7 @@ def test_a_commit_is_one_line_whatever_the_number_of_datasets(caplog):
 def test_alerts_and_mutes_alone_are_not_logged(caplog):
     play = Play(
         spec_of(
-            f"{TEXT}, max_runs: off".replace("cutoff: 1", "cutoff: 9"),
+            f"{ONE_TOP}, max_runs: off".replace("cutoff: 1", "cutoff: 9"),
             datasets="{name: a, limit: 3, unit: b}",
         )
     )

@@ -46,7 +46,6 @@ monitors:
 """.format(names=", ".join(f"d{number}" for number in range(200)))
 PLAIN = "\n".join(line for line in TEXT.splitlines() if "generate" not in line).replace(', "week-*"', "")
 PARTITIONS = 3
-WEEKS = [f"week-2026-w{week:02}" for week in range(2, 10)]
 PLAIN_NAMES = [f"d{number}" for number in range(200)]
 
 
