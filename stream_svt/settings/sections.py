@@ -17,7 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-from stream_svt import plain_text
 from stream_svt.settings import fields
 from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import DatasetDeclaration
@@ -224,9 +223,9 @@ class ControlConfig(Strict):
 
 
 def _registry(text: str) -> str:
-    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text) or plain_text.flaw(text):
-        raise ValueError(f"expected an address such as https://registry:8081, found {quote(text)}")
-    return text
+    if {"?", "#"} & set(text):
+        raise ValueError("expected an address without a query, such as https://registry:8081")
+    return fields.http_address(text)
 
 
 class SchemaRegistryConfig(Strict):
