@@ -95,6 +95,20 @@ def flaw(text: str) -> str:
     return f"is not in Unicode's normal form C (NFC): write {wrong} as {right}"
 
 
+def visible(text: str) -> str:
+    """Return a text without its invisible characters."""
+    return text if _is_all_visible(text) else "".join(filter(is_visible, text))
+
+
+def look(text: str) -> str:
+    r"""Return the visible characters of a text in NFC, in which texts that look alike are equal.
+
+    >>> look("cafe\u0301") == look("ca\u200bfé")
+    True
+    """
+    return normalize("NFC", visible(text))
+
+
 def escaped(text: str, *, keep: str = "") -> str:
     r"""Return a text with invisible characters as Python writes them, except characters of ``keep``.
 

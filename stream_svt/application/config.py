@@ -36,7 +36,7 @@ class Config:
 
     Attributes:
         spec: Datasets and monitors.
-        text, files: The text of the file, and the files that datasets and balances are read from, by name.
+        text, document: The text of the file, and its content; None without datasets and monitors.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
     """
@@ -50,7 +50,7 @@ class Config:
     commit: sections.CommitConfig
     spec: ApplicationSpec
     text: str = field(repr=False)
-    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    document: sections.ConfigDocument | None = field(default=None, repr=False)
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
 
@@ -75,7 +75,8 @@ class Config:
     @property
     def bundle(self) -> Bundle:
         """The part of the file that is applied: its text without service sections, and the files that it names."""
-        return Bundle(without(self.text, sections.SERVICE_KEYS), dict(self.files))
+        files = {} if self.document is None else self.document.files
+        return Bundle(without(self.text, sections.SERVICE_KEYS), files)
 
     @property
     def partitioning(self) -> Partitioning:
@@ -133,15 +134,15 @@ def parse_config(
             data = {name: value for name, value in data.items() if name not in sections.APPLIED_KEYS}
         model = sections.ConfigDocument if is_whole else sections.ServiceDocument
         found = model.model_validate(data, context=Files(directory))
-        spec, files = ApplicationSpec(found.application, (), ()), dict[str, str]()
+        spec, whole = ApplicationSpec(found.application, (), ()), None
         if isinstance(found, sections.ConfigDocument):
             refuse(sections.registry_problems(found))
-            spec, files = specification(found, document.problem), found.files
+            spec, whole = specification(found, document.problem), found
         notes = (document.problem(*note) for note in sections.notes(found))
         return Config(
             spec=spec,
             text=document.text,
-            files=files,
+            document=whole,
             **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
             notes=tuple(sorted([*spec.notes, *notes])),
             source=source,

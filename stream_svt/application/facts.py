@@ -6,7 +6,7 @@ time is bounded however long the history is, and what was not found is reported 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,10 +131,12 @@ async def read_facts(
     return shown
 
 
-async def read_adopted(config: Config, cluster: Cluster, most: int) -> dict[int, tuple[int, str]]:
+async def read_adopted(
+    config: Config, cluster: Cluster, most: int, shards: Iterable[int] | None = None
+) -> dict[int, tuple[int, str]]:
     """Return number and digest of the version that each shard adopted last, as far as its newest events show it.
 
-    At most about ``most`` records are looked through, spread evenly over the shards.
+    None means all shards. At most about ``most`` records are looked through, spread evenly over the shards.
     """
 
     def parse(record: Any) -> tuple[int, str] | None:  # noqa: ANN401
@@ -144,7 +146,7 @@ async def read_adopted(config: Config, cluster: Cluster, most: int) -> dict[int,
     own, doing = config.topics, f"reading the newest events of alert topic {config.topics.alerts!r}"
     adopted = {}
     async with kafka.started(cluster.reader(), doing) as reader:
-        for shard in range(own.partitions):
+        for shard in range(own.partitions) if shards is None else shards:
             place, bound = TopicPartition(own.alerts, shard), max(most // own.partitions, 1000)
             if (version := await kafka.newest(reader, place, parse, doing, max_lookback=bound)) is not None:
                 adopted[shard] = version

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from unicodedata import normalize
 
 import msgspec
 
@@ -73,11 +72,11 @@ def _readings(key: bytes) -> Iterator[tuple[list[str], str]]:
 def _forms(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield names that look like a text, with the difference and what to do about it."""
     yield text, "", ""
-    visible = "".join(one for one in text if plain_text.is_visible(one))
+    visible = plain_text.visible(text)
     remedy = "let the producer write the name alone"
     if unseen := plain_text.invisible(text):
         yield visible, f"with {unseen}, which nobody sees", remedy
-    composed = normalize("NFC", visible).strip()
+    composed = plain_text.look(text).strip()
     difference = f"with {unseen}, or blanks around it" if unseen else "with blanks around it"
     if composed != visible.strip():
         difference = "in another form than Unicode's normal form C"

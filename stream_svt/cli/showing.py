@@ -185,7 +185,7 @@ def status(path: Path | None, url: str | None, as_json: bool) -> None:
     from stream_svt.cli.whole import read_whole, show_whole, show_worker
 
     if path is not None and url is None:
-        show, found = show_whole, asyncio.run(read_whole(common.load(path)))
+        show, found = show_whole, asyncio.run(read_whole(common.load(path), versions=as_json))
     else:
         show, found = show_worker, _get(url or "http://127.0.0.1:6066")
     if as_json:

@@ -24,8 +24,11 @@ DATASETS_SHOWN = 50
 """Datasets of the table; the others are in the sums."""
 
 
-async def read_whole(config: Config) -> dict[str, Any]:
-    """Return workers (None where this user may not ask), shards, accounts of declared datasets, and workers' pages."""
+async def read_whole(config: Config, *, versions: bool) -> dict[str, Any]:
+    """Return workers (None where this user may not ask), shards, accounts of declared datasets, and workers' pages.
+
+    Shards whose newest events do not name their version are searched for it only to show ``versions``.
+    """
     cluster = config.cluster()
     try:
         members = [name for name, _ in await workers(config, cluster)]
@@ -34,7 +37,9 @@ async def read_whole(config: Config) -> dict[str, Any]:
             raise
         members = None
     shown, spec = await read_facts(config, cluster), config.current
-    adopted = await read_adopted(config, cluster, READ_MOST)
+    adopted = {number: one.version for number, one in shown.shards.items() if one.version[0]}
+    if versions and (unknown := sorted(shown.shards.keys() - adopted)):
+        adopted |= await read_adopted(config, cluster, READ_MOST, unknown)
     fields = ("events", "time", "command", "successor")
     answers = await pages(config, members or ())
     return {

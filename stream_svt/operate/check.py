@@ -52,8 +52,6 @@ TRIED: Final = "tried"
 UNTRIED: Final = "not tried"
 """Subjects of the findings that end a report."""
 _BROKER_LIMIT: Final = 1_048_588
-SHARDS_SHOWN: Final = 20
-"""Shards that a message names."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _SAMPLE: Final = 200
@@ -366,7 +364,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
             )
         shards.setdefault(why, []).append(shard)
     return [
-        f"no worker can open the state of {named('shard', numbers, SHARDS_SHOWN)} on topic "
+        f"no worker can open the state of {named('shard', numbers, running.SHARDS_SHOWN)} on topic "
         f"{config.topics.state!r}: {why}"
         for why, numbers in shards.items()
     ]

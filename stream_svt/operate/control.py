@@ -38,6 +38,7 @@ from stream_svt.monitor.operations import TO_MONITORS, Action, Command, utc
 from stream_svt.monitor.released import AnyEvent, EventType, Lifecycle, event_in
 from stream_svt.protocol.controls import CLOCK_KEY
 from stream_svt.protocol.records import Record
+from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.document import did_you_mean, quote
 from stream_svt.wording import listed
 from stream_svt.worker.ports import context_of
@@ -103,7 +104,8 @@ def for_datasets(config: Config, datasets: Sequence[str], command: Command) -> l
     A name that is not declared is a pattern like a shell's: ``web-*`` means every declared dataset whose name begins
     with ``web-``.
     """
-    names = list(chain.from_iterable(_matched(config, name) for name in dict.fromkeys(datasets)))
+    spec = config.current
+    names = list(chain.from_iterable(_matched(spec, name) for name in dict.fromkeys(datasets)))
     _require_declared(config, names, command.monitor)
     if command.action not in TO_MONITORS:
         return [_addressed(config.home(name), command, name) for name in dict.fromkeys(names)]
@@ -113,9 +115,8 @@ def for_datasets(config: Config, datasets: Sequence[str], command: Command) -> l
     return [_addressed(shard, command, *part) for shard, own in of_shards.items() for part in _in_parts(own)]
 
 
-def _matched(config: Config, name: str) -> list[str]:
+def _matched(spec: ApplicationSpec, name: str) -> list[str]:
     """Return the names that a pattern matches; the name itself if it is no pattern, is declared, or has no match."""
-    spec = config.current
     if not _PATTERN.intersection(name) or spec.find(name) is not None:
         return [name]
     return fnmatch.filter((one.name for one in spec.datasets), name) or [name]

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from unicodedata import normalize
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -23,7 +22,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster
 from stream_svt.kafka.partitioning import Partitioning
-from stream_svt.plain_text import is_visible
+from stream_svt.plain_text import look
 from stream_svt.protocol.records import Record, Records
 from stream_svt.queries.avro.records import Schemas, schema_numbers
 from stream_svt.queries.avro.registry import SchemaRegistry
@@ -144,7 +143,7 @@ class RecordLinter:
                     yield offset, f"outside the bounds [{low}, {high}]"
 
     def _wrong_stamp(self, stamp: int) -> str | None:
-        """Return the problem of a timestamp, or ""; a valid one is in milliseconds since 1970."""
+        """Return the problem of a timestamp, None without one; a valid one is in milliseconds since 1970."""
         if self._ids is None or _EARLIEST_MS <= stamp <= self._now_ms + _AHEAD_MS:
             return None  # without ids, these are no records of a topic yet
         for unit, (factor, divisor) in _UNITS.items():
@@ -196,10 +195,7 @@ class RecordLinter:
 
     def _has_twin(self, series: str) -> bool:
         """Return whether a series looks like one before it, and differs from it."""
-        look = series
-        if not series.isascii() or not series.isprintable():
-            look = normalize("NFC", "".join(one for one in series if is_visible(one)))
-        return self._looks.setdefault(look, series) != series
+        return self._looks.setdefault(look(series), series) != series
 
     def _datasets(self, partition: int, records: Sequence[Record]) -> Iterator[DatasetSpec]:
         for key in {record.key for record in records if record.key is not None}:

@@ -18,7 +18,6 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 
 from stream_svt.application.config import Config
-from stream_svt.application.keys import SEARCHED_NAMES
 from stream_svt.application.topology import another_count, read_partitions_of
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.kafka import clients as kafka
@@ -31,7 +30,7 @@ from stream_svt.queries.json_lines import bad_size
 from stream_svt.queries.json_records import FIELDS
 from stream_svt.queries.reasons import MAX_BYTES, Reason, refused
 from stream_svt.settings.document import did_you_mean, quote
-from stream_svt.wording import listed
+from stream_svt.wording import more
 
 ACK_DEADLINE: Final = 30.0
 """Seconds in which the brokers must acknowledge a window."""
@@ -115,9 +114,9 @@ class LineReader:
     def _problem(self, kind: str, dataset: str) -> str:
         if kind != Reason.UNDECLARED:
             return self._linter.advice(kind)
-        declared = [one.name for one in self._spec.datasets[:SEARCHED_NAMES]]
-        hint = "; declared: " + listed(declared, SHOWN_NAMES)
-        return f"refused, {kind}: no dataset {quote(dataset)} is declared{hint}"
+        declared = self._spec.datasets
+        first = ", ".join(one.name for one in declared[:SHOWN_NAMES]) + more(len(declared) - SHOWN_NAMES)
+        return f"refused, {kind}: no dataset {quote(dataset)} is declared; declared: {first}"
 
     def _unknown_fields(self, query: OneRecord) -> Iterator[tuple[int, str]]:
         for name in _LINE.decode(query.value or b"").keys() - set(FIELDS):
@@ -156,19 +155,19 @@ class LineReader:
 
 async def windows(chunks: AsyncIterator[bytes], first: int) -> AsyncIterator[list[tuple[int, bytes]]]:
     """Yield numbered lines from line ``first`` on, the lines of a chunk at once; blank lines are left out."""
-    rest, number = b"", 0
+    rest, number, is_begun = b"", 0, False
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        text = rest + chunk
+        if not is_begun and not number and len(text) >= len(codecs.BOM_UTF8):
+            text, is_begun = text.removeprefix(codecs.BOM_UTF8), True  # an editor's mark
+        *lines, rest = text.split(b"\n")
         rest = rest[: MAX_BYTES + 1]  # too large, whatever follows
         numbered = list(enumerate(lines, number + 1))
         number += len(lines)
-        if lines and numbered[0][0] == 1:  # an editor's mark at the beginning of a file
-            numbered[0] = 1, lines[0].removeprefix(codecs.BOM_UTF8)
         for start in range(0, len(numbered), WINDOW):
             yield [
                 (at, line) for at, line in numbered[start : start + WINDOW] if at >= first and line.strip()
             ]
-    rest = rest if number else rest.removeprefix(codecs.BOM_UTF8)
     if rest.strip() and number + 1 >= first:
         yield [(number + 1, rest)]
 

@@ -8,7 +8,6 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import clients as kafka
-from stream_svt.kafka.clients import Cluster
 from stream_svt.operate.control import newest_events
 from stream_svt.operate.findings import CheckContext, Finding, note, ok, problem
 from stream_svt.protocol.state_records import created_again
@@ -67,39 +66,47 @@ async def move(context: CheckContext) -> AsyncIterator[Finding]:
             _SUBJECT, f"{message}; if the earlier application never had them, declare them with new: true"
         )
     same_cluster = carried.cluster == topology.cluster_id
+    left: dict[str, dict[int, int]] = {}
     for topic in config.spec.topics():
         stopped = carried.offsets(topic) if same_cluster and topic in topology.partitions else {}
-        known = {shard: offset for shard, offset in stopped.items() if shard < topology.partitions[topic]}
+        left[topic] = {
+            shard: offset for shard, offset in stopped.items() if shard < topology.partitions[topic]
+        }
+    places = [TopicPartition(topic, shard) for topic, known in left.items() for shard in known]
+    replaced, spans = set[str](), dict[TopicPartition, tuple[int, int]]()
+    if places:
+        doing = "reading the offsets of query topics"
+        ids = await kafka.read_topic_ids(context.cluster, sorted({one.topic for one in places}), doing)
+        spans = await kafka.spans(context.cluster, places, doing)
+        replaced = created_again(carried.topic_ids, ids)
+    for topic, known in left.items():
         if lacking := config.topics.partitions - len(known):
             begin = "begin" if config.topics.start_at == "earliest" else "end"
             message = f"topic {topic!r} is read from its {begin} (topics.start_at) on {counted(lacking, 'partition')}"
             yield note(_SUBJECT, message)
         if known:
-            yield await _positions(context.cluster, topic, known, carried.topic_ids)
+            held = {one.partition: span for one, span in spans.items() if one.topic == topic}
+            yield _positions(topic, known, held, is_new=topic in replaced)
 
 
-async def _positions(
-    cluster: Cluster, topic: str, stopped: dict[int, int], known: Mapping[str, str]
+def _positions(
+    topic: str, stopped: Mapping[int, int], held: Mapping[int, tuple[int, int]], *, is_new: bool
 ) -> Finding:
-    """Compare the positions of an earlier application, by partition, with a topic's records and ``known`` id."""
-    doing = f"reading the offsets of topic {topic!r}"
-    ids = await kafka.read_topic_ids(cluster, [topic], doing)
+    """Compare the positions of an earlier application, by partition, with the offsets that a topic holds."""
     remedy = (
         "their shards will wait for 'stream-svt control accept-loss'; a topic of another name begins anew"
     )
-    if created_again(known, ids):
+    if is_new:
         return problem(
             _SUBJECT, f"topic {topic!r} was created again after the earlier application read it: {remedy}"
         )
-    partitions = [TopicPartition(topic, shard) for shard in stopped]
-    spans = await kafka.spans(cluster, partitions, doing)
     gone = [
-        f"partition {one.partition} from offset {stopped[one.partition]}, which holds {first} to {end}"
-        for one, (first, end) in spans.items()
-        if not first <= stopped[one.partition] <= end
+        f"partition {shard} from offset {stopped[shard]}, which holds {first} to {end}"
+        for shard, (first, end) in held.items()
+        if not first <= stopped[shard] <= end
     ]
     if gone:
         message = f"records of topic {topic!r} are gone that nobody read: {listed(gone, SHOWN)}"
         return problem(_SUBJECT, f"{message}: {remedy}")
-    behind = sum(end - stopped[one.partition] for one, (_, end) in spans.items())
+    behind = sum(end - stopped[shard] for shard, (_, end) in held.items())
     return ok(_SUBJECT, f"topic {topic!r} continues where it was left, {behind} offsets before its end")

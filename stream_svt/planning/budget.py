@@ -85,9 +85,9 @@ def explain(spec: ApplicationSpec) -> list[str]:
             at_once = monitor.runs_allowed(dataset.terms, 1 + len(others))
             key = (dataset.terms.kind, dataset.terms.limit, dataset.terms.unit, others, at_once)
             groups.setdefault(key, []).append(dataset)
-        for (*_, others, most), datasets in groups.items():
+        for (*_, others, _), datasets in groups.items():
             endless = datasets[0].terms.pattern in {one.pattern for one in spec.generators}
-            lines += [*_paragraph(monitor, datasets, others, most, endless), ""]
+            lines += [*_paragraph(monitor, datasets, others, endless), ""]
     return lines[:-1]
 
 
@@ -95,10 +95,10 @@ def _paragraph(
     monitor: MonitorSpec,
     datasets: list[DatasetSpec],
     others: Collection[MonitorSpec],
-    most: MaxRuns | None,
     endless: bool,
 ) -> list[str]:
     first = max(datasets, key=lambda dataset: dataset.terms.spent_before)
+    left = PaidRuns.left(monitor, first, others)
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
     parts = {
         "Protects": _protects(first.terms, len(datasets), endless),
@@ -106,8 +106,8 @@ def _paragraph(
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
         "Mutes": _mutes(monitor.mute),
-        "Lasts": _lasts(monitor, PaidRuns.left(monitor, first, others), len(others)),
-        "Begins": _begins(monitor, most),
+        "Lasts": _lasts(monitor, left, len(others)),
+        "Begins": _begins(monitor, left.at_once),
     }
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"

@@ -192,7 +192,7 @@ def specification(config: ConfigDocument, where: Where) -> ApplicationSpec:
         config.application,
         tuple(dataset for dataset, index in datasets.values() if index not in generators),
         config.monitors,
-        tuple(sorted(where(*one) for one in chain(_notes(config, datasets), _limit_notes(config, budgets)))),
+        tuple(sorted(where(*one) for one in chain(_notes(config, budgets), _limit_notes(config, budgets)))),
         carried,
         tuple(generators.values()),
     )
@@ -404,16 +404,17 @@ _PERSON = re.compile(
 _WITHIN_PERIOD = re.compile(r"day|daily|week|date|hour|period", re.IGNORECASE)
 
 
-def _notes(config: ConfigDocument, datasets: _Datasets) -> Found:
+def _notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
     """Yield advice about settings that are allowed but may be unintended."""
     for index, monitor in enumerate(config.monitors):
         yield from ((("monitors", index, name), note) for name, note in monitor.notes())
-    declared: dict[int, list[DatasetSpec]] = {}
+    declared: dict[int, list[_Budget]] = {}
     once: dict[int, str] = {}
-    for dataset, index in datasets.values():
-        declared.setdefault(index, []).append(dataset)
+    for budget in budgets:
+        declared.setdefault(budget.index, []).append(budget)
     for index, mine in declared.items():
-        path, terms, unit = ("datasets", index), mine[0].terms, mine[0].terms.unit
+        first = mine[0].datasets[0]
+        path, terms, unit = ("datasets", index), first.terms, first.terms.unit
         if terms.pattern and config.datasets[index].lateness == 0:
             message = "is 0: a query that arrives after the end of its period is refused, even the last one of a day"
             yield (*path, "lateness"), message
@@ -423,7 +424,7 @@ def _notes(config: ConfigDocument, datasets: _Datasets) -> Found:
                 "one dataset without periods; else name a unit within a period, such as 'one user on one day'"
             )
             yield (*path, "unit"), f"{message} {advice}"
-        users = [n for n, one in enumerate(config.monitors) if any(one.covers(name.name) for name in mine)]
+        users = {number for budget in mine for number in budget.prices}
         if not users:
             yield path, "no monitor runs on these datasets"
         elif terms.kind is Kind.ZCDP and len(users) > 1:
@@ -431,7 +432,7 @@ def _notes(config: ConfigDocument, datasets: _Datasets) -> Found:
                 f"with rho only one run at a time is open on a dataset: its {len(users)} monitors take turns"
             )
             yield (*path, "limit"), message
-        once.update({} if terms.until_ms else dict.fromkeys(users, mine[0].name))
+        once.update({} if terms.until_ms else dict.fromkeys(users, first.name))
     for n, name in once.items():
         if (
             config.monitors[n].mute is fields.Mute.PERIOD

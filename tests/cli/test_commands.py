@@ -7,14 +7,15 @@ import io
 import json
 import sys
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import aiokafka.client
 import pytest
 from click import unstyle
 
 from stream_svt.__main__ import main as program
-from stream_svt.application.facts import ApplicationFacts
-from stream_svt.cli import app, confirming
+from stream_svt.application.facts import ApplicationFacts, ShardFacts
+from stream_svt.cli import app, common, confirming, whole
 from stream_svt.cli.whole import show_whole, show_worker
 from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
@@ -448,6 +449,23 @@ def test_the_whole_application_is_shown_from_its_events_however_many_datasets_it
     assert "│ d48 " in out
     assert "│ d49 " not in out
     assert ".. and 10 more: --json has them all" in out
+
+
+@pytest.mark.parametrize("versions", [False, True])
+async def test_only_versions_that_are_shown_and_not_known_yet_are_searched_for(config, monkeypatch, versions):
+    facts = ApplicationFacts({0: ShardFacts(version=(7, "a")), 1: ShardFacts(), 2: ShardFacts()})
+    searched = []
+
+    async def read_adopted(_config, _cluster, _most, shards):
+        searched.append(shards)
+        return {1: (6, "b")}
+
+    for name, answer in (("workers", []), ("pages", []), ("read_facts", facts)):
+        monkeypatch.setattr(whole, name, AsyncMock(return_value=answer))
+    monkeypatch.setattr(whole, "read_adopted", read_adopted)
+    found = await whole.read_whole(common.load(config), versions=versions)
+    assert searched == ([[1, 2]] if versions else [])
+    assert [one["version"] for one in found["shards"]] == [7, 6 if versions else None, None]
 
 
 @pytest.mark.loopback

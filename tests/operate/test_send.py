@@ -108,6 +108,14 @@ def test_each_unknown_field_and_a_missing_series_is_noted_once_and_sent() -> Non
     assert not reader.window(texts, 0).notes
 
 
+def test_all_declared_datasets_count_where_ten_are_named() -> None:
+    names = [f"some-name-{number:04}" for number in range(1_234)]
+    text = CONFIG.text.replace("today, tomorrow, alone", ", ".join(names)).replace("t*", "s*")
+    lines = [(1, json.dumps(query(dataset="xyz")).encode())]
+    message = LineReader(parse_config(text), "counts").window(lines, 0).invalid[1]
+    assert message.endswith(f"; declared: {', '.join(names[:10])} and 1224 more")
+
+
 def test_without_a_mute_no_series_is_missing() -> None:
     monitors = tuple(one.model_copy(update={"mute": Mute.NONE}) for one in CONFIG.spec.monitors)
     config = replace(CONFIG, spec=replace(CONFIG.spec, monitors=monitors))
@@ -134,7 +142,13 @@ async def test_lines_keep_their_numbers_wherever_chunks_end_and_however_many_are
     assert await numbered(b"a\n\nb", b"c\n", b"d", first=4) == whole[2:]
     assert await numbered(b"") == []
     assert await numbered(b"\xef\xbb", b"\xbfa\n\xef\xbb\xbfb") == [(1, b"a"), (2, b"\xef\xbb\xbfb")]
-    assert await numbered(b"\xef\xbb\xbfa") == [(1, b"a")]
+    mark = b"\xef\xbb\xbf"
+    assert await numbered(mark + b"a") == [(1, b"a")]
+    assert await numbered(mark) == []
+    assert await numbered(mark, mark + b"a") == [(1, mark + b"a")]
+    assert await numbered(b"\n", mark + b"a") == [(2, mark + b"a")]
+    [(_, too_long)] = await numbered(mark + bytes(MAX_BYTES + 2))
+    assert len(too_long) == MAX_BYTES + 1
 
 
 async def test_a_line_that_is_too_long_is_cut_in_memory_refused_and_disturbs_no_other_line() -> None:
