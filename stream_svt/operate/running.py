@@ -82,7 +82,7 @@ def _alerts(
     yield problem(
         "topics.alerts",
         f"partition {shard} of alert topic {topic!r} {why}: events are gone, and the shard parks as "
-        "state-rolled-back at its next takeover; the runbook says what to do (StateRolledBack)",
+        "state-rolled-back at its next takeover; the runbook says what to do (ShardParked)",
     )
 
 

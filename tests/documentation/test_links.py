@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -50,3 +51,10 @@ def test_links_that_lead_nowhere_are_found():
     right = ["docs/planning.md#the-model", "#one-thing", "https://example.org/x"]
     text = "# One thing\n\n" + " ".join(f"[a]({link})" for link in [*wrong, *right])
     assert broken(Path("README.md"), text) == wrong
+
+
+def test_the_runbook_has_each_section_that_a_message_names() -> None:
+    sources = [path.read_text() for path in (ROOT / "stream_svt").rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r"the runbook [\w ]+\((\w+)\)", text)}
+    assert named
+    assert named <= set(re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE))
