@@ -288,11 +288,11 @@ def retire(engine: Engine) -> Iterator[None]:
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-    """Change to another specification without slices: `check_spec`, `close_removed`, `change_spec_in_slices`."""
+    """Change to another specification, `check_spec` to `announce_covered`, without slices."""
     check_spec(engine, spec)
-    for _ in close_removed(engine, spec, unread):
-        pass
-    for _ in change_spec_in_slices(engine, spec):
+    for _ in chain(
+        close_removed(engine, spec, unread), change_spec_in_slices(engine, spec), announce_covered(engine)
+    ):
         pass
 
 
@@ -331,7 +331,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
             if runs.is_open(number):
                 reason = "unread" if lost else "removed" if gone[number] else "changed"
                 runs.end_run(number, reason, full_price=lost)
-            elif gone[number]:
+            if gone[number]:
                 runs.uncover(number)
             if engine.full or count % AT_ONCE == 0:
                 yield
@@ -359,6 +359,16 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
     timed = [one.runs for one in engine.runners.values() if one.runs.timed and one.runs not in changed]
     yield from _show_all(engine, changed, timed)
     engine.spec = spec
+
+
+def announce_covered(engine: Engine) -> Iterator[None]:
+    """Announce the pauses and stops on datasets that the configuration covers again, after the change to it."""
+    for runner in engine.runners.values():
+        for count, number in enumerate(sorted(runner.runs.covered_again), start=1):
+            runner.runs.announce_again(number)
+            if engine.full or count % AT_ONCE == 0:
+                yield
+    yield
 
 
 def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Sequence[str] = ()) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import (
+    announce_covered,
     change_spec_in_slices,
     check_declared,
     check_spec,
@@ -468,7 +470,7 @@ class ShardSession(TransactionLoop):
             # Its monitor may have had no durations when it read a wrong timestamp.
             runner.clock_ms = min(runner.clock_ms, self._latest_ms)
         engine.adopt(self.workload.version)
-        await self.in_slices(retire(engine), commits=True)
+        await self.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
         if engine.datasets.patterns:
             self._ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
             self._ends_read_ms = int((self.clock.epoch() - IDLE_MARGIN) * 1000)

@@ -140,6 +140,7 @@ def _of_every_kind() -> Iterator[bytes]:
         _operated(spec_of(*MONOTONIC, datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
         _operated(spec_of(FORMS["plain"], datasets="{names: [a, b, c], limit: {rho: 1}, unit: one basket}")),
         _changed(),
+        _covered_again(),
         _scheduled(),
         _lost(),
         _unread(),
@@ -214,6 +215,17 @@ def _changed() -> Play:
     play.play(TOPIC, [*[Query(0, 0)] * at, Query(0, 0)])
     operations.apply(play.engine, Command(number=1, id="now", action=Action.PAUSE, dataset="a", now=True))
     play.commit()
+    return play
+
+
+def _covered_again() -> Play:
+    """Cover paused and stopped datasets again."""
+    play = _begun()
+    for action in (Action.CLOSE, Action.PAUSE):
+        operations.apply(play.engine, Command(number=1, id="c", action=action, dataset="a"))
+    for more in (", datasets: [b]", ""):
+        change_spec(play.engine, spec_of(FORMS["plain"] + more))
+        play.commit()
     return play
 
 

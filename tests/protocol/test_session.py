@@ -615,3 +615,19 @@ def test_a_period_ends_for_no_query_stamped_behind_its_end() -> None:
     refused_ahead(model)
     model.broker.first["t"] = 1
     assert alerts(model) == []
+
+
+def test_a_session_announces_a_pause_on_a_dataset_that_its_configuration_covers_again() -> None:
+    covering = {
+        more: declared(f"{{name: hot, {COMMON}{more}}}", names="a, b") for more in ("", ", datasets: [a]")
+    }
+    model = Model(covering[""])
+    model.send(1, "low", value=0, dataset="b")
+    model.serve()
+    model.command("pause", dataset="b", action=Action.PAUSE)
+    model.serve()
+    for number, more in enumerate((", datasets: [a]", "", ""), 1):
+        model.spec, model.version = covering[more], (number, f"{number}")
+        model.serve()
+    told = [data["reason"] for data in model.told(EventType.PAUSED)]
+    assert told == ["command", "covered"]

@@ -200,6 +200,11 @@ class Rules:
         broker.decided = self._decided
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the state and its topics stayed what owners wrote."""
+        return not self._put_back and not self._anew
+
+    @property
     def known(self) -> Known:
         return Known(dict(self._charged), dict(self._outcomes), self._commands)
 
@@ -388,7 +393,7 @@ class Rules:
         lost = {top for top in self._outcomes if top not in released and top[:3] not in closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.add_violation(f"{len(lost)} tops were computed and never released")
-        if not self._put_back and not self._anew:
+        if self.is_whole:
             tops_at = [(top["monitor"], top["position"]) for top in tops]
             topped = Counter((name, at["topic"], at["offset"], at["row"]) for name, at in tops_at)
             # A monitor that is removed and added again may begin where its topic does.

@@ -28,12 +28,14 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
+from stream_svt.forward.conditions import Conditions
 from stream_svt.kafka.clients import BrokerUnavailable, Fenced
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import TO_MONITORS, Action, Command
 from stream_svt.monitor.released import Totals
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
+from stream_svt.monitor.state.snapshot import BLIND
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
@@ -428,7 +430,7 @@ class World:
         self._answer(process)
         self._variant.watch(self, process.status)
         self.effects += 1
-        self._pass_time()
+        self._pass_time(effect)
         if self._faults and self._faults[0][0] <= self.effects and not self._waits(effect, *self._faults[0]):
             fault = self._faults.pop(0)[1]
             self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
@@ -441,7 +443,9 @@ class World:
         loses = effect.kind == "end" and self.rules.computed.unsettled
         return fault is Fault.PAUSE and not loses and self.effects < at + _PATIENCE
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, effect: Effect) -> None:
+        """Let time pass with an effect; subclasses let some effects take longer."""
+        del effect
         self.now += self.chance.random() * 0.02
         self._background()
 
@@ -813,6 +817,7 @@ class World:
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
             self._step(process)
             if process.idle > 2 and process.status.cause is not Cause.RECORDS_LOST:
+                self._require_conditions(process)
                 # What waits comes first: the number is known once it is used up.
                 process.idle, number = 0, self._standing()[1]
                 if self.closes and not self.closed:
@@ -827,6 +832,25 @@ class World:
         self.broker.settle()
         self._require_all_read(process)
         self.rules.finish()
+
+    def _require_conditions(self, process: Process) -> None:
+        """Demand that the conditions that the events show are the states in which an idle owner skips queries."""
+        if self.closed or not self.rules.is_whole:
+            return
+        conditions = Conditions()
+        for entry in self.broker.partitions[
+            "alerts"
+        ]:  # open transactions of others may hide some from readers
+            if entry.visible and entry.value is not None:
+                conditions.take(entry.value)
+        standing = {(one.dataset, one.monitor): status.shown for one, status in conditions.blind.items()}
+        skipped = {
+            (view.dataset, one.monitor): one.state
+            for view in process.status.views.values()
+            for one in view.monitors
+            if one.state in BLIND
+        }
+        self.rules.require(standing == skipped, f"conditions {standing} stand, and {skipped} skip queries")
 
     def _require_all_read(self, process: Process) -> None:
         """Demand that the positions that an owner has stored are the ends of its topics."""

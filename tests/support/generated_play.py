@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.takeover import (
+    announce_covered,
     change_spec_in_slices,
     check_declared,
     check_spec,
@@ -58,7 +59,11 @@ class GeneratedPlay(Play):
         """Adopt the specification after the replay, with every topic read to its end."""
         spec = self.engine.spec
         check_spec(self.engine, spec)
-        finish(close_removed(self.engine, spec), change_spec_in_slices(self.engine, spec))
+        finish(
+            close_removed(self.engine, spec),
+            change_spec_in_slices(self.engine, spec),
+            announce_covered(self.engine),
+        )
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)
         finish(retire(self.engine))

@@ -23,7 +23,7 @@ from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteIndex, Mutes, clock_of
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.shard_datasets import NEVER
-from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, RunState, Signal, State
+from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, UNCOVERED, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -166,7 +166,8 @@ class Runs:
     timestamp before which the latest begin does not count); the last two are one number for all while no dataset has
     any. ``timed`` counts the datasets whose queries are skipped before the deadline, ``pending`` has the runs whose
     noise is not durable. ``queues`` has the queries that wait for another test, by dataset number. ``clock_ms`` is the
-    maximum of the broker's timestamps that the monitor has read.
+    maximum of the broker's timestamps that the monitor has read. ``covered_again`` has the datasets whose pause or stop
+    no event shows since the configuration covers them again.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -197,6 +198,7 @@ class Runs:
         self.covers = self.accounts.covered[self.name] = covers
         self.covers_all = bool(covers.all())
         self.timed = 0
+        self.covered_again: set[int] = set()
         self.status[:] = np.where(covers, Status.WAITING, Status.NOT_COVERED)
 
     def changed(self, dataset: int, run_state: RunState, time_ms: int | None = None) -> None:
@@ -214,6 +216,8 @@ class Runs:
         size = SECRETS.itemsize
         self._secret_bytes[size * dataset : size * (dataset + 1)] = run_state.secrets
         self.left[dataset] = run_state.left
+        if run_state.blind_ms == UNCOVERED and status != Status.NOT_COVERED:
+            self.covered_again.add(dataset)
         is_timed = self.spec.resample_every is not None or run_state.state is _LIMITED or run_state.paused
         deadline = self._deadline(dataset, run_state) if is_timed else NEVER
         self.deadline = _with(self.deadline, dataset, deadline)
@@ -487,6 +491,18 @@ class Runs:
         if run_state.state in (_EXHAUSTED, _LIMITED):
             run_state.signal(Signal.CLOSED)
         self._announce(EventType.RUN_CLOSED, dataset, "removed")
+        run_state.blind_ms = UNCOVERED
+        self.changed(dataset, run_state)
+
+    def announce_again(self, dataset: int) -> None:
+        """Announce a stop and a pause from before the time in which the configuration did not cover the dataset."""
+        self.covered_again.remove(dataset)
+        run_state = self._to_change(dataset)[1]
+        if run_state.stopped:
+            self._announce(EventType.RUN_CLOSED, dataset, "covered", **_stop(run_state))
+        if run_state.paused:
+            self._announce(EventType.PAUSED, dataset, "covered", until=run_state.paused_until)
+        run_state.blind_ms = 0
         self.changed(dataset, run_state)
 
     def pause(self, dataset: int, *, full_price: bool = False, until_ms: int = 0) -> None:

@@ -46,6 +46,8 @@ STOPPED = "stopped"
 """What is shown of a monitor that is halted until an operator resamples it: `on_halt: stop`, or closed."""
 
 
+UNCOVERED = -1
+"""``RunState.blind_ms`` of a state that stays while the configuration does not cover the dataset."""
 BLIND = frozenset({State.EXHAUSTED.value, State.LIMITED.value, PAUSED, STOPPED})
 """States, as shown, in which a monitor skips the queries of a dataset."""
 _MAY_WAIT = frozenset({State.IDLE, State.HALTED, State.LIMITED})
@@ -119,8 +121,8 @@ class RunState(_Secret, array_like=True, gc=False):
     without an open run. ``left`` is what the open run may still spend, in epsilon units. ``started_ms`` is the
     timestamp of the query that opened the latest run, None if that does not count for `max_runs`; ``earlier``
     has those of earlier runs that count, in eight bytes each. ``blind_ms`` is the broker's timestamp since which
-    queries are skipped, 0 while they are tested. ``paused_until`` is the timestamp (ms) of a query that ends a pause, 0
-    if only an operator does.
+    queries are skipped, 0 while they are tested, or `UNCOVERED`. ``paused_until`` is the timestamp (ms) of a query that
+    ends a pause, 0 if only an operator does.
     """
 
     state: State = State.IDLE
