@@ -311,7 +311,7 @@ class Cluster:
             auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
             max_partition_fetch_bytes=fetch_bytes,
-            consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
+            consumer_timeout_ms=max(200, 2 * fetch_wait_ms, longest_wait_ms),
             request_timeout_ms=self.config.request_timeout + longest_wait_ms,
         )
 

@@ -114,8 +114,8 @@ class GapBounds:
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number) -> int:
     """Return a lower bound, in grid steps, that holds with probability 1 - beta for a gap that was not selected.
 
-    Among reported answers its coverage fails: 42 % was measured instead of 95 % (docs/reproduction.md). It serves for comparison.
-    `MisuseError` for Gumbel noise and for beta outside (0, 1).
+    Among reported answers its coverage fails: 42 % was measured instead of 95 % (docs/reproduction.md). It serves for
+    comparison. `MisuseError` for Gumbel noise and for beta outside (0, 1).
     """
     _check_gap(bar, gap, query, threshold)
     limit = _level(beta)

@@ -45,8 +45,8 @@ Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
 COMMAND_FETCH = 1.0
 """Seconds that a fetch waits while the session needs a command."""
-IDLE_FETCH = 5.0
-"""Seconds that an idle fetch waits: the longest delay of a new configuration and of a sign of life."""
+IDLE_FETCH = 15.0
+"""Seconds that an idle fetch waits: the longest delay of a sign of life, and of the discovery of a deleted topic."""
 FARTHEST_AHEAD = 600.0
 """Seconds that a query's timestamp may be ahead of this worker's clock, if durations depend on timestamps."""
 IDLE_MARGIN = 3600.0

@@ -54,7 +54,7 @@ from stream_svt.worker.event_loop import pause, wait_first
 
 LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits at the brokers: the end offset is known, so no record is awaited."""
-FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 10_000
+FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 15_000
 """Milliseconds that a fetch waits at the brokers, and after an empty one that read every partition: a partition that is
 resumed waits for the fetch to end."""
 UNREAD_WAIT = 2.0
@@ -364,6 +364,8 @@ class ShardFeed:
             return {}, {}
         taken: dict[TopicPartition, list[Records]] = {}
         failures: dict[TopicPartition, RecordsUnreadable] = {}
+        if self._missing:
+            seconds = min(seconds, MISSING_TIMEOUT)
         end, left = time.monotonic() + seconds * self._spread, max_records
         while True:
             if failures or self._unread.keys().isdisjoint(partitions):
