@@ -154,8 +154,8 @@ class Fleet(Watched):
         places = ("airport", "north", "east", "west", "centre")
         self.names = [SMALL, RHO, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
-        self.news = False
-        """Whether there are high counts."""
+        self.newsworthy: set[str] = set()
+        """Datasets with high counts."""
 
     def text(self, **changes: object) -> str:
         return SPEC.format(
@@ -190,7 +190,7 @@ class Fleet(Watched):
         for item in range(8):
             yield _query(f"{tick}-{item}", LOW, f"item-{item}")
         # Two scrapes see each charge of the small budget, also where some are late.
-        if self.news and (tick + place) % (18 if dataset == SMALL else 15) == 0:
+        if dataset in self.newsworthy and (tick + place) % (18 if dataset == SMALL else 15) == 0:
             # One item that is news, and one that was news before: it is muted.
             yield _query(f"{tick}-high", HIGH, f"news-{tick}")
             yield _query(f"{tick}-again", HIGH, "hit")
