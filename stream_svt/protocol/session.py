@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -18,6 +19,7 @@ import numpy as np
 from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsUnreadable, TimestampAhead
 from stream_svt.monitor import operations
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import (
@@ -32,12 +34,15 @@ from stream_svt.monitor.takeover import (
     retired_datasets,
     take_mutes,
 )
-from stream_svt.protocol.controls import CommandPhase, Controls
-from stream_svt.protocol.ports import Decoder, Stopped
+from stream_svt.protocol.command_reader import CommandReader
+from stream_svt.protocol.controls import CommandPhase, Controls, Verify, accept_all
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.ports import Clock, Decoder, Feed, Observer, ShardWorkload, Stopped
 from stream_svt.protocol.records import Record, Records
-from stream_svt.protocol.shard_states import Cause, ShardSignal
+from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardStatus
 from stream_svt.protocol.state_records import created_again
-from stream_svt.protocol.transaction_loop import FEW, TransactionLoop
+from stream_svt.protocol.transactions import Transactions
+from stream_svt.settings.sections import CommitConfig
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +57,8 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock once a topic is read to its end: a record in an open transaction,
 or with the timestamp of a slow clock, must not be late."""
+FEW = 2000
+"""Number of records, and of queries of a batch, that a shard processes in the same turn: a few milliseconds."""
 MANY = 10_000
 """A batch with more queries than this counts as part of a backlog."""
 SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
@@ -59,14 +66,32 @@ SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(eq=False, kw_only=True)
-class ShardSession(TransactionLoop):
+class ShardSession:
     """Runs a shard until told to stop.
+
+    ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` is the end of a new topic at
+    which reading starts.
 
     With a cadence every transaction begins at a tick, a multiple of the cadence since the session began. One fetch is
     processed between two ticks, and each tick has its transaction, even an empty one. So the time of a transaction does
     not reveal how long its work took, if the work fits between two ticks. The engine's durations are not reported then.
     """
 
+    shard: int
+    feed: Feed
+    journal: Journal
+    workload: ShardWorkload
+    control: str
+    policy: CommitConfig
+    start_at: str
+    clock: Clock
+    observer: Observer
+    status: ShardStatus
+    verify: Verify = accept_all
+    engine: Engine = field(init=False)
+    transactions: Transactions = field(init=False)
+    reader: CommandReader = field(init=False)
+    _ending: ExitStack = field(init=False, default_factory=ExitStack)
     _decoders: Mapping[str, Decoder] = field(init=False, default_factory=dict)
     _replaced: set[str] = field(init=False, default_factory=set)
     """Topics that were created again since the state was written."""
@@ -80,6 +105,17 @@ class ShardSession(TransactionLoop):
     _undecoded: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
     """By topic whose next record cannot be decoded yet: the time of the next try, and the number of tries so far."""
 
+    def __post_init__(self) -> None:
+        self.transactions = Transactions(
+            feed=self.feed,
+            journal=self.journal,
+            workload=self.workload,
+            policy=self.policy,
+            clock=self.clock,
+            observer=self.observer,
+            status=self.status,
+        )
+
     # Taking over
 
     async def open(self) -> None:
@@ -89,22 +125,22 @@ class ShardSession(TransactionLoop):
         records = await self.journal.open()
         restoring = self.clock.now() - began
         if self.journal.meta.commands.closed:
-            await self.end_closed()
+            await self.transactions.end_closed()
         await self._load(records)
         engine = self.engine
         self._decoders = self.workload.decoders(engine)
         spans = await self.feed.spans([*self.workload.topics, self.control])
         await self._compare_topic_ids()
         await self._seek_commands(*spans[self.control])
-        await self.in_slices(close_undeclared(engine), commits=True)
+        await self.transactions.in_slices(close_undeclared(engine), commits=True)
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
-        if self.commands.closing:  # no query is tested any more, so no query is replayed
-            await self.in_slices(retire(engine), commits=True)
+        if self.reader.controls.closing:  # no query is tested any more, so no query is replayed
+            await self.transactions.in_slices(retire(engine), commits=True)
         else:
-            await self.in_slices(take_mutes(engine), commits=True)
+            await self.transactions.in_slices(take_mutes(engine), commits=True)
             self._replay_to = await self._seek_topics(spans)
-        await self.commit()
+        await self.transactions.commit()
         seconds = self.clock.now() - began
         self.observer.time("takeover_seconds", seconds)
         self.observer.time("restore_seconds", restoring)
@@ -126,25 +162,37 @@ class ShardSession(TransactionLoop):
 
         A withdrawal takes precedence over the commands before it.
         """
-        start = self.commands.begin_at(first, end, replaced=self.control in self._replaced)
+        start = self.reader.controls.begin_at(first, end, replaced=self.control in self._replaced)
         if start < end:
-            await self.feed.scan(self.control, start, self.commands.note_withdrawal)
+            await self.feed.scan(self.control, start, self.reader.controls.note_withdrawal)
         self.feed.seek(self.control, start)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
         meta, workload = self.journal.meta, self.workload
         gone = retired_datasets(workload.spec, records, meta.progress)
-        await self.in_slices(workload.gather(self.shard, gone))
-        engine = self.engine = workload.engine(self.shard, meta.noise_key)
+        await self.transactions.in_slices(workload.gather(self.shard, gone))
+        engine = self.engine = self.transactions.engine = workload.engine(self.shard, meta.noise_key)
+        self._ending.callback(engine.discard)
         engine.topic_ids = meta.topic_ids  # a successor begins with the ids of its positions
-        self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
-        await self.publish_backlog()  # a commit is allowed only after all earlier charges are published
+        controls = self.transactions.controls = Controls(meta.commands, meta.state_id.hex(), self.verify)
+        self.reader = CommandReader(
+            shard=self.shard,
+            control=self.control,
+            engine=engine,
+            controls=controls,
+            transactions=self.transactions,
+            clock=self.clock,
+            observer=self.observer,
+        )
+        await (
+            self.transactions.publish_backlog()
+        )  # a commit is allowed only after all earlier charges are published
         progress = self.journal.meta.progress
         if progress is not None:
             self._compare_versions(progress)
-        await self.in_slices(load_in_slices(engine, records, progress))
-        if not self.commands.closing:
-            await self.in_slices(check_declared(engine, may_retire=workload.version[0] > 0))
+        await self.transactions.in_slices(load_in_slices(engine, records, progress))
+        if not self.reader.controls.closing:
+            await self.transactions.in_slices(check_declared(engine, may_retire=workload.version[0] > 0))
         if progress is None:
             engine.begin_state(meta.partitions, meta.partitioner, self.journal.context.cluster)
             engine.adopt(workload.version)
@@ -188,7 +236,9 @@ class ShardSession(TransactionLoop):
         }
         # Accepting a loss charges for it, and lost records cannot be replayed.
         replay_to = {
-            topic: min(self.read_to.get(topic, 0), spans[topic][1]) for topic in starts if topic not in lost
+            topic: min(self.transactions.read_to.get(topic, 0), spans[topic][1])
+            for topic in starts
+            if topic not in lost
         }
         if lost:
             await self._await_acceptance(lost, spans)
@@ -202,21 +252,21 @@ class ShardSession(TransactionLoop):
         left = dict(lost)
         while left:
             self._park(left, spans)
-            while (command := await self.next_command(CommandPhase.LOSS)) is None:
-                if self.uncommitted:
-                    await self.commit()
-                await self.publish_all()
+            while (command := await self.reader.next_command(CommandPhase.LOSS)) is None:
+                if self.transactions.uncommitted:
+                    await self.transactions.commit()
+                await self.transactions.publish_all()
                 records = await self.feed.fetch([self.control], COMMAND_FETCH)
-                self.take_commands(records.get(self.control, ()))
+                self.reader.take(records.get(self.control, ()))
                 self.status.beat = self.clock.now()
             self.status.signal(ShardSignal.OPENED, Cause.NONE)
             if left.get(command.topic) == command.offset:
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self.consume_number(command, accepted=operations.apply(self.engine, command))
-            await self.commit()
-            await self.publish_all()  # the next commit may be far away
+                self.reader.consume_number(command, accepted=operations.apply(self.engine, command))
+            await self.transactions.commit()
+            await self.transactions.publish_all()  # the next commit may be far away
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
         gaps = [
@@ -240,14 +290,14 @@ class ShardSession(TransactionLoop):
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine
         first, end = (await self.feed.spans([topic]))[topic]  # retention may have deleted more
-        await self.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
+        await self.transactions.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
         # In a topic that was created again, no monitor has read the records before its stored offset.
         operations.skip_lost_records(engine, topic, first, -1 if topic in self._replaced else end)
         self.journal.meta.topic_ids |= await self.feed.topic_ids([topic])
         self.status.topic_ids = {**self.journal.meta.topic_ids}
-        self.read_to.pop(topic, None)
+        self.transactions.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
-        self.consume_number(command, accepted=True)
+        self.reader.consume_number(command, accepted=True)
         message = f"reading goes on: {topic} at offset {first}"
         operations.reply(engine, command, accepted=True, message=message)
 
@@ -255,66 +305,69 @@ class ShardSession(TransactionLoop):
 
     def end(self) -> None:
         """Free the state, although the traceback of an error may still refer to the session."""
-        if hasattr(self, "engine"):
-            self.engine.discard()
+        self._ending.close()
 
     async def run(self) -> None:
         """Read, step and commit until stopped or closed; then publish all charged events."""
-        if not self.commands.closing:
+        if not self.reader.controls.closing:
             await self._barrier()
         while not self.feed.stopping:
             try:
                 if self.feed.held:
                     await self._wait_for_rebalance()
                     continue
-                if self.commands.closing:
-                    await self.continue_command()
+                if self.reader.controls.closing:
+                    await self.reader.continue_command()
                     continue
-                if self.commands.closed:
-                    await self.end_closed()
+                if self.reader.controls.closed:
+                    await self.transactions.end_closed()
                 topics = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
                 topics -= {topic for topic, (at, _) in self._undecoded.items() if at > self.clock.now()}
                 records = await self.feed.fetch(topics, self._fetch_wait(), self.policy.max_records)
             except Stopped:
                 break
             except RecordsUnreadable:
-                await self.hand_over()  # an operator may also delete the records before them
+                await self.transactions.hand_over()  # an operator may also delete the records before them
                 raise
-            self.fetched_at = self.clock.now()
+            self.transactions.fetched_at = self.clock.now()
             await self._process(records)
             await self._barrier()
-            if self.commands.closed:
+            if self.reader.controls.closed:
                 continue
-            full = self.uncommitted >= self.policy.max_records or not self.seconds_left
-            due = self.uncommitted > 0 and (full or self.journal.pending > 0)
+            full = (
+                self.transactions.uncommitted >= self.policy.max_records or not self.transactions.seconds_left
+            )
+            due = self.transactions.uncommitted > 0 and (full or self.journal.pending > 0)
             # Clocks that the watermarks advance must be durable before the next record is stepped.
-            due = self._advance_watermarks() or due or self.positions_due
+            due = self._advance_watermarks() or due or self.transactions.positions_due
             if self.policy.cadence is not None or due:
-                await self.commit()
+                await self.transactions.commit()
             elif not records and self.journal.pending:
-                await self.publish()
+                await self.transactions.publish()
             self._update_status()
-        await self.hand_over(ends=self._replayed)
+        await self.transactions.hand_over(ends=self._replayed)
 
     def _fetch_wait(self) -> float:
-        may_continue = self.commands.may_continue(replayed=self._replayed)
+        may_continue = self.reader.controls.may_continue(replayed=self._replayed)
         if self.journal.pending or self.policy.cadence is not None or may_continue:
             return 0.0
         if self._undecoded:
-            return min(self.seconds_left, SCHEMA_WAITS[0])
-        return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
+            return min(self.transactions.seconds_left, SCHEMA_WAITS[0])
+        return (
+            min(self.transactions.seconds_left, IDLE_FETCH) if self.transactions.uncommitted else IDLE_FETCH
+        )
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through fetched records; before a handover, seek back to the rest."""
         interrupted = False
         for topic, fetched in records.items():
             if topic == self.control:
-                self.take_commands(fetched)
+                self.reader.take(fetched)
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
             elif fetched and (found := self._decodable(topic, Records.of(fetched))):
                 interrupted = not await self._step_through(topic, found)
-        self.advance_positions()
+        self.transactions.advance_positions()
 
     def _decodable(self, topic: str, fetched: Records) -> Records:
         """Return the records before the first record that cannot be decoded yet, and seek back to that record."""
@@ -342,7 +395,7 @@ class ShardSession(TransactionLoop):
         meanwhile, the rest is read again.
         """
         if len(fetched) > FEW:  # a smaller batch is decoded in the turn in which it was fetched
-            await self.yield_turn()
+            await self.transactions.yield_turn()
         found, future = self._split_future(topic, fetched)
         self.observer.count("records_total", topic, by=len(found))
         while found:
@@ -356,7 +409,7 @@ class ShardSession(TransactionLoop):
                 self.feed.seek(topic, int(found.offset[0]))
                 return False
             if found:
-                await self.yield_turn()
+                await self.transactions.yield_turn()
         if future is not None:
             raise future
         return True
@@ -367,31 +420,31 @@ class ShardSession(TransactionLoop):
         ``is_last``: no fetched record of its topic follows.
         """
         topic = batch.topic
-        if batch.end > self.read_to.get(topic, 0):
-            self.read_to[topic] = batch.end
-            await self.commit()
-        self.uncommitted += count
-        self.stepped_to[topic] = max(self.stepped_to.get(topic, 0), batch.end)
+        if batch.end > self.transactions.read_to.get(topic, 0):
+            self.transactions.read_to[topic] = batch.end
+            await self.transactions.commit()
+        self.transactions.uncommitted += count
+        self.transactions.stepped_to[topic] = max(self.transactions.stepped_to.get(topic, 0), batch.end)
         while True:
             if len(batch) > FEW:
-                await self.yield_turn()
+                await self.transactions.yield_turn()
             step = self.engine.step(batch)
             if step.done:
                 break
             if step.durable_first:
-                await self.commit()
+                await self.transactions.commit()
                 if self.feed.stopping or self.feed.held:
                     self.feed.seek(topic, self.engine.next_offset(topic) or batch.first)
                     return False
-                self.uncommitted += count  # some of these are not stepped yet
+                self.transactions.uncommitted += count  # some of these are not stepped yet
         if is_last:
-            self.advance_positions([topic])
+            self.transactions.advance_positions([topic])
         if self.policy.cadence is None and step.urgent and not self._is_behind(batch):
             with self.clock.ahead():
-                await self.commit(at_once=self.uncommitted <= FEW)
-                await self.publish_all()
+                await self.transactions.commit(at_once=self.transactions.uncommitted <= FEW)
+                await self.transactions.publish_all()
         elif commits or (self.policy.cadence is None and step.urgent):
-            await self.commit()
+            await self.transactions.commit()
         return True
 
     def _is_behind(self, batch: QueryBatch) -> bool:
@@ -431,19 +484,19 @@ class ShardSession(TransactionLoop):
         self.status.beat = self.clock.now()
         if not self._replayed:
             await self._finish_replay()
-        if self.commands.may_continue(replayed=self._replayed):
-            await self.continue_command()
+        if self.reader.controls.may_continue(replayed=self._replayed):
+            await self.reader.continue_command()
         phase = CommandPhase.OPEN if self._replayed else CommandPhase.REPLAY
-        while not self.commands.closed and (command := await self.next_command(phase)):
+        while not self.reader.controls.closed and (command := await self.reader.next_command(phase)):
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:
         """Carry out a command, or begin a command to many datasets. Its number becomes durable with its effect."""
         if command.for_many:
-            self.consume_number(command, accepted=False, in_progress=CommandProgress(command))
+            self.reader.consume_number(command, accepted=False, in_progress=CommandProgress(command))
         else:
-            self.consume_number(command, accepted=operations.apply(self.engine, command))
-        await self.continue_command()
+            self.reader.consume_number(command, accepted=operations.apply(self.engine, command))
+        await self.reader.continue_command()
 
     async def _finish_replay(self) -> None:
         """Change to the configured specification once the replay is complete."""
@@ -451,18 +504,18 @@ class ShardSession(TransactionLoop):
         for topic, end in self._replay_to.items():
             if (self.feed.position(topic) or 0) < end:
                 return
-        self.advance_positions()
-        await self.commit()
+        self.transactions.advance_positions()
+        await self.transactions.commit()
         unread = {
             topic
             for topic in set(engine.topics()).difference(topics)
-            if (engine.next_offset(topic) or 0) < self.read_to.get(topic, 0)
+            if (engine.next_offset(topic) or 0) < self.transactions.read_to.get(topic, 0)
         }
         spec = self.workload.spec
         check_spec(engine, spec)
-        await self.yield_turn()
-        await self.in_slices(close_removed(engine, spec, unread), commits=True)
-        await self.in_slices(change_spec_in_slices(engine, spec))
+        await self.transactions.yield_turn()
+        await self.transactions.in_slices(close_removed(engine, spec, unread), commits=True)
+        await self.transactions.in_slices(change_spec_in_slices(engine, spec))
         self._decoders = self.workload.decoders(engine)
         for topic in topics:
             engine.begin(topic, self.feed.position(topic) or 0)
@@ -470,15 +523,15 @@ class ShardSession(TransactionLoop):
             # Its monitor may have had no durations when it read a wrong timestamp.
             runner.clock_ms = min(runner.clock_ms, self._latest_ms)
         engine.adopt(self.workload.version)
-        await self.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
+        await self.transactions.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
         if engine.datasets.patterns:
             self._ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
             self._ends_read_ms = int((self.clock.epoch() - IDLE_MARGIN) * 1000)
             self._advance_watermarks()
         # Only once the configuration is accepted and removed monitors are closed.
-        for topic in self.read_to.keys() - engine.topics():
-            del self.read_to[topic]
-        await self.commit()
+        for topic in self.transactions.read_to.keys() - engine.topics():
+            del self.transactions.read_to[topic]
+        await self.transactions.commit()
         self._replayed = True
         self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)
@@ -510,7 +563,7 @@ class ShardSession(TransactionLoop):
 
     async def _wait_for_rebalance(self) -> None:
         """Commit and publish, wait for the end of a rebalance, and check that no other owner took over."""
-        await self.hand_over(ends=self._replayed)
+        await self.transactions.hand_over(ends=self._replayed)
         self._update_status()
         await self.feed.wait_for_rebalance()
         await self.journal.check_fenced()

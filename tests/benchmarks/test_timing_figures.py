@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks import timing
-from stream_svt.protocol.transaction_loop import TransactionLoop
+from stream_svt.protocol.transactions import Transactions
 
 ORDER = [0, 1] * 20
 PAIR = timing.WORKLOADS["decimal_vs_integer"]
@@ -42,10 +42,10 @@ def test_no_transaction_begins_before_its_tick() -> None:
 def test_it_is_the_service_that_waits_for_ticks(monkeypatch) -> None:
     """The negative control: of a session that does not wait, transactions are seen before their ticks."""
 
-    async def at_once(_: TransactionLoop) -> None:
+    async def at_once(_: Transactions) -> None:
         """Do not wait."""
 
-    monkeypatch.setattr(TransactionLoop, "_tick", at_once)
+    monkeypatch.setattr(Transactions, "_tick", at_once)
     assert min(map(min, timing.with_cadence(PAIR, ORDER))) < -1e-3
 
 

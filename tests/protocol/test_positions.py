@@ -18,7 +18,7 @@ from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
-from stream_svt.protocol import transaction_loop
+from stream_svt.protocol import transactions
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.sections import CommitConfig
@@ -165,7 +165,7 @@ def _sleeps(model: Model) -> Any:
 def test_it_has_lost_nothing_either_where_the_idle_owner_was_killed(write) -> None:
     model = Shard()
     write(model)
-    model.killed_after(int(2 * transaction_loop.POSITIONS_EVERY / STEP))
+    model.killed_after(int(2 * transactions.POSITIONS_EVERY / STEP))
     assert model.stored == {model.end}
     model.empty()
     assert model.serve_on().status.lag == {"t": 0}
@@ -180,7 +180,7 @@ def test_what_comes_without_a_record_while_an_owner_is_idle_is_passed_too(write)
         if number == 10:
             write(model)
 
-    model.killed_after(10 + int(2 * transaction_loop.POSITIONS_EVERY / STEP), later)
+    model.killed_after(10 + int(2 * transactions.POSITIONS_EVERY / STEP), later)
     assert model.stored == {model.end}
     model.empty()
     assert model.serve_on().status.lag == {"t": 0}
@@ -241,7 +241,7 @@ def test_a_producer_that_aborts_without_end_costs_a_bounded_number_of_transactio
     model.serve_on(rounds=rounds, policy=CommitConfig(interval=interval))
     idle = model.commits
     model.serve_on(aborts, rounds, policy=CommitConfig(interval=interval))
-    every = max(transaction_loop.POSITIONS_EVERY, CommitConfig(interval=interval).interval / 1000)
+    every = max(transactions.POSITIONS_EVERY, CommitConfig(interval=interval).interval / 1000)
     assert rounds * STEP / every - 2 < model.commits - idle < 1.2 * rounds * STEP / every + 10
     assert model.stored == {model.end}
 

@@ -196,7 +196,7 @@ class Model:
             opened()
             return run()
 
-        dying.journal = _Dying(journal, dies)  # type: ignore[assignment]
+        dying.journal = dying.transactions.journal = _Dying(journal, dies)  # type: ignore[assignment]
         dying.run = begin  # type: ignore[method-assign]
         try:
             with pytest.raises(Stops):

@@ -131,11 +131,6 @@ class _NeverClosing(Controls):
 class GoesOnWhileClosing(Disobedient):
     judge = _NeverClosing
 
-    async def open(self) -> None:
-        await super().open()
-        if self.commands.in_progress is not None and self.commands.in_progress.closes:  # no topic was sought
-            self._replay_to = await self._seek_topics(await self.feed.spans(self.workload.topics))
-
 
 class OpensClosed(ProvingJournal):
     async def _prove(self, raw: Mapping[bytes, bytes], **options: Any) -> Any:

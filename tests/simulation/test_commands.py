@@ -10,7 +10,7 @@ import pytest
 
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.transaction_loop import REPORTED
+from stream_svt.protocol.command_reader import REPORTED
 from tests.simulation.log import finish, lived
 from tests.simulation.model import MANY, SPEC_OF_MANY, Model, has, nth
 

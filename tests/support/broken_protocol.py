@@ -23,6 +23,7 @@ from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.state.runs import Status
 from stream_svt.monitor.state.snapshot import RunState, to_bytes
 from stream_svt.monitor.takeover import retire
+from stream_svt.protocol.command_reader import CommandReader
 from stream_svt.protocol.controls import CommandPhase, Controls, Repeated, accept_all, decode_command
 from stream_svt.protocol.history.rollback import AlertScan
 from stream_svt.protocol.journal import Journal
@@ -167,11 +168,12 @@ class ForgetsBegins(Engine):
 class Disobedient(ShardSession):
     """A session with other rules for commands."""
 
-    judge: type[Controls]
+    judge: type[Controls] = Controls
+    reads: type[CommandReader] = CommandReader
 
-    async def open(self) -> None:
-        await super().open()
-        self.commands.__class__ = self.judge
+    async def _load(self, records: dict[bytes, bytes]) -> None:
+        await super()._load(records)
+        self.reader.controls.__class__, self.reader.__class__ = self.judge, self.reads
 
 
 class _PausesAtOnce(Controls):
@@ -202,19 +204,24 @@ class ComparesNoNumbers(Disobedient):
     judge = _AnyNumber
 
 
-class NeverExpires(ShardSession):
-    """Carries out commands however late it comes to them."""
-
+class _NeverLate(CommandReader):
     async def _find_command(self, phase: CommandPhase) -> Command | None:
         found = await super()._find_command(phase)
         return None if found is None else msgspec.structs.replace(found, expires=2**62)
+
+
+class NeverExpires(Disobedient):
+    """Carries out commands however late it comes to them."""
+
+    reads = _NeverLate
 
 
 class StepsUnbounded(ShardSession):
     """Steps records without a durable bound of how far it may have come."""
 
     async def _step_batch(self, batch: QueryBatch, count: int, **options: bool) -> bool:
-        self.read_to[batch.topic] = max(self.read_to.get(batch.topic, 0), batch.end)
+        read_to = self.transactions.read_to
+        read_to[batch.topic] = max(read_to.get(batch.topic, 0), batch.end)
         return await super()._step_batch(batch, count, **options)
 
 
@@ -224,9 +231,9 @@ class UsesNumbersLate(ShardSession):
     async def _carry_out_and_commit(self, command: Command) -> None:
         if not command.for_many:
             accepted = operations.apply(self.engine, command)
-            await self.commit()
-            self.consume_number(command, accepted=accepted)
-            await self.commit()
+            await self.transactions.commit()
+            self.reader.consume_number(command, accepted=accepted)
+            await self.transactions.commit()
         else:
             await super()._carry_out_and_commit(command)
 
@@ -242,7 +249,7 @@ class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration without them."""
 
     async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
-        await self.in_slices(retire(self.engine), commits=True)
+        await self.transactions.in_slices(retire(self.engine), commits=True)
         return await super()._seek_topics(spans)
 
 
