@@ -85,14 +85,9 @@ class Queue:
     async def wait_for_rebalance(self) -> None:
         """There is no rebalance."""
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return that topics begin empty."""
-        return dict.fromkeys(topics, (0, 0))
-
-    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return that topics have no ids."""
-        del topics
-        return {}
+    async def spans_and_ids(self, topics: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+        """Return that topics begin empty, and have no ids."""
+        return dict.fromkeys(topics, (0, 0)), {}
 
     async def fetch(self, *_: object) -> Mapping[str, Records]:
         """Return the next batch."""

@@ -439,6 +439,18 @@ async def spans(
         return await edges(reader, partitions, doing)
 
 
+async def spans_and_ids(
+    cluster: Cluster, partitions: Sequence[TopicPartition], doing: str
+) -> tuple[Spans, dict[str, str]]:
+    """Return first and end offset of partitions, and the ids of their topics, on a new connection."""
+    topics = sorted({one.topic for one in partitions})
+    async with started(cluster.reader(), doing) as reader:
+        found = await edges(reader, partitions, doing)
+        async with deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+            # Last, so that no id of a deleted topic comes with the offsets of the one that replaces it.
+            return found, await topic_ids(aiokafka_fixes.connections(reader), topics)
+
+
 async def read_partition(
     consumer: AIOKafkaConsumer, tp: TopicPartition, start: int | None, doing: str
 ) -> AsyncIterator[Any]:

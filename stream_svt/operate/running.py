@@ -43,8 +43,7 @@ async def positions(context: CheckContext) -> AsyncIterator[Finding]:
     ]
     if not partitions:
         return
-    ids = await kafka.read_topic_ids(cluster, names, doing)
-    spans = await kafka.spans(cluster, partitions, doing)
+    spans, ids = await kafka.spans_and_ids(cluster, partitions, doing)
     found, state = 0, own.state
     replaced = {shard: created_again(meta.topic_ids, ids) for shard, meta in metas.items()}
     again = [shard for shard in metas if state in replaced[shard]]

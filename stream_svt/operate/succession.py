@@ -76,8 +76,7 @@ async def move(context: CheckContext) -> AsyncIterator[Finding]:
     replaced, spans = set[str](), dict[TopicPartition, tuple[int, int]]()
     if places:
         doing = "reading the offsets of query topics"
-        ids = await kafka.read_topic_ids(context.cluster, sorted({one.topic for one in places}), doing)
-        spans = await kafka.spans(context.cluster, places, doing)
+        spans, ids = await kafka.spans_and_ids(context.cluster, places, doing)
         replaced = created_again(carried.topic_ids, ids)
     for topic, known in left.items():
         if lacking := config.topics.partitions - len(known):

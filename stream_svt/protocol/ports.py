@@ -94,11 +94,11 @@ class Feed(Protocol):
     async def wait_for_rebalance(self) -> None:
         """Wait for the end of the rebalance, with nothing in flight; raise `Stopped` if the shard moves away."""
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset of the shard's partition of each topic."""
+    async def spans_and_ids(self, topics: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+        """Return first and end offset of the shard's partition of each topic, and the ids of topics.
 
-    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics, if brokers have ids. A topic that is created again has another id."""
+        A topic that is created again has another id. Brokers before Kafka 2.8 have none.
+        """
 
     async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
         """Pass the records from an offset to the topic's end, as of now, to ``take``; the next fetch is unchanged."""

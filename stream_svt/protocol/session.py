@@ -129,8 +129,8 @@ class ShardSession:
         await self._load(records)
         engine = self.engine
         self._decoders = self.workload.decoders(engine)
-        spans = await self.feed.spans([*self.workload.topics, self.control])
-        await self._compare_topic_ids()
+        spans, ids = await self.feed.spans_and_ids([*self.workload.topics, self.control])
+        self._compare_topic_ids(ids)
         await self._seek_commands(*spans[self.control])
         await self.transactions.in_slices(close_undeclared(engine), commits=True)
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
@@ -148,10 +148,9 @@ class ShardSession:
         log.info(line, self.shard, len(records), seconds, self.journal.records.sealing.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
-    async def _compare_topic_ids(self) -> None:
+    def _compare_topic_ids(self, found: Mapping[str, str]) -> None:
         """Find the topics that were created again. Topics of which records were read keep their stored id for now."""
         known, engine = self.journal.meta.topic_ids, self.engine
-        found = await self.feed.topic_ids([*self.workload.topics, self.control])
         self._replaced = created_again(known, found)
         lost = {topic for topic in self._replaced if engine.next_offset(topic)}
         known |= {topic: number for topic, number in found.items() if topic not in lost}
@@ -289,11 +288,12 @@ class ShardSession:
 
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine
-        first, end = (await self.feed.spans([topic]))[topic]  # retention may have deleted more
+        spans, ids = await self.feed.spans_and_ids([topic])
+        first, end = spans[topic]  # retention may have deleted more
         await self.transactions.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
         # In a topic that was created again, no monitor has read the records before its stored offset.
         operations.skip_lost_records(engine, topic, first, -1 if topic in self._replaced else end)
-        self.journal.meta.topic_ids |= await self.feed.topic_ids([topic])
+        self.journal.meta.topic_ids |= ids
         self.status.topic_ids = {**self.journal.meta.topic_ids}
         self.transactions.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
@@ -525,7 +525,8 @@ class ShardSession:
         engine.adopt(self.workload.version)
         await self.transactions.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
         if engine.datasets.patterns:
-            self._ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
+            spans, _ = await self.feed.spans_and_ids(topics)
+            self._ends = {topic: end for topic, (_, end) in spans.items()}
             self._ends_read_ms = int((self.clock.epoch() - IDLE_MARGIN) * 1000)
             self._advance_watermarks()
         # Only once the configuration is accepted and removed monitors are closed.

@@ -279,16 +279,11 @@ class ShardFeed:
         if self.stopping:
             raise Stopped
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset by topic, with a separate client: no fetch delays the answer."""
+    async def spans_and_ids(self, topics: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+        """Look topics up with a separate client, so that no fetch delays the answer; see the port."""
         doing = f"shard {self.shard}: reading the offsets of its topics"
-        spans = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
-        return {partition.topic: span for partition, span in spans.items()}
-
-    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics; see the port."""
-        doing = f"shard {self.shard}: reading the ids of its topics"
-        return await kafka.read_topic_ids(self.cluster, topics, doing)
+        spans, ids = await kafka.spans_and_ids(self.cluster, [*map(self._partition, topics)], doing)
+        return {partition.topic: span for partition, span in spans.items()}, ids
 
     async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
         """Read with a separate client; see the port."""

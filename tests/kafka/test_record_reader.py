@@ -49,7 +49,8 @@ async def read(
 ) -> list[tuple[object, ...]]:
     """Read as a shard does, up to the end."""
     feed = ShardFeed(Cluster({"bootstrap_servers": servers}), 0, 1, Requests(), columns)
-    _, end = (await feed.spans([topic]))[topic]
+    spans, _ = await feed.spans_and_ids([topic])
+    _, end = spans[topic]
     feed.seek(topic, start)
     found: list[tuple[object, ...]] = []
     try:

@@ -141,11 +141,10 @@ class Positions:
     def seek(self, topic: str, offset: int) -> None:
         self._positions[topic] = offset
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return await Effect("spans", lambda: {topic: self._broker.span(topic) for topic in topics})
-
-    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        return self._broker.ids(topics)
+    async def spans_and_ids(self, topics: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+        return await Effect(
+            "spans", lambda: ({topic: self._broker.span(topic) for topic in topics}, self._broker.ids(topics))
+        )
 
     async def scan(self, topic: str, start: int, take: Callable[[Any], None]) -> None:
         for entry in await Effect("scan", lambda: list(self._broker.read(topic, start))):
