@@ -298,7 +298,9 @@ def _split(column: _Arrow) -> tuple[_Integers | None, _Arrow]:
 
 def _fixed(column: _Arrow) -> NDArray[Any]:
     """Return the buffer of a column of numbers as an array, with whatever is at nulls."""
-    kind = np.dtype(column.type.to_pandas_dtype())
+    signed = "u" if pa.types.is_unsigned_integer(column.type) else "i"
+    # Before version 26, pyarrow's own translation needs pandas.
+    kind = np.dtype(f"{'f' if pa.types.is_floating(column.type) else signed}{column.type.bit_width // 8}")
     size = column.offset + len(column)
     return np.frombuffer(column.buffers()[1] or b"", kind, size or 0)[column.offset :]
 

@@ -201,6 +201,6 @@ def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
     fractions = [0] * len(values) if fraction is None else fraction.tolist()
     found = list(zip(whole.tolist(), fractions, strict=True))
     held = pa.array(values, pa.float64() if pa.types.is_floating(kind) else kind).to_pylist()
-    as_held = kind.to_pandas_dtype() if pa.types.is_floating(kind) else int
+    as_held = np.dtype(f"f{kind.bit_width // 8}").type if pa.types.is_floating(kind) else int
     numbers = [Decimal(float(as_held(v))) if isinstance(v, float) else v for v in held]
     assert found == [decimals.NO_NUMBER if n is None else expected(str(n).encode()) for n in numbers]
