@@ -258,6 +258,8 @@ class ShardFeed:
     def __post_init__(self) -> None:
         # Different waits for each shard: otherwise the fetches of all shards would end together each time.
         self._spread = 1 - self.shard * 0.618 % 1 / 2
+        # What cuts silent connections would also cut a fetch that waits as long.
+        self._idle_wait_ms = int(min(IDLE_WAIT_MS, self.cluster.config.connections_max_idle) * self._spread)
 
     @property
     def stopping(self) -> bool:
@@ -375,7 +377,7 @@ class ShardFeed:
         if failures and not taken and not interruption.done():
             raise next(iter(failures.values()))
         idle = not taken and len(self._reading) == len(self._next)
-        aiokafka_fixes.set_fetch_wait(client, int(IDLE_WAIT_MS * self._spread) if idle else FETCH_WAIT_MS)
+        aiokafka_fixes.set_fetch_wait(client, self._idle_wait_ms if idle else FETCH_WAIT_MS)
         if not taken:
             self._check_topics(partitions)
         positions = {partition: await client.position(partition) for partition in partitions}

@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.subscription_state import SubscriptionState
 
 from stream_svt.protocol.records import OneRecord
+from stream_svt.settings.sections import KafkaConfig
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Brokers:
     refuse: Exception | None = None
     clients: list[Client] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    config: KafkaConfig = field(default_factory=KafkaConfig)
 
     def write(self, place: TopicPartition, count: int = 1) -> None:
         self.records[place] = self.records.get(place, 0) + count

@@ -18,6 +18,7 @@ from stream_svt.kafka import batches
 from stream_svt.kafka.clients import BrokerUnavailable
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.records import Records
+from stream_svt.settings.sections import KafkaConfig
 from stream_svt.worker import ports as module
 from stream_svt.worker.event_loop import pause
 from stream_svt.worker.ports import Requests, ShardFeed
@@ -95,6 +96,13 @@ async def test_an_idle_shard_waits_longer_at_the_brokers_and_each_for_another_ti
     play.brokers.write(TopicPartition("counts", 2))
     assert await play.fetch() == {"counts": [0]}
     assert play.client._fetch_max_wait_ms == module.FETCH_WAIT_MS
+
+
+async def test_no_fetch_waits_longer_than_a_connection_may_be_idle() -> None:
+    shortest = KafkaConfig.model_validate({"connections_max_idle": "10s"})
+    play = MemoryFeed(Brokers(config=shortest), shard=0)  # the one with the longest wait
+    await play.fetch(0.01)
+    assert play.client._fetch_max_wait_ms == 10_000 < module.IDLE_WAIT_MS
 
 
 async def test_a_rebalance_ends_a_fetch_and_undelivered_records_are_read_after_it() -> None:
