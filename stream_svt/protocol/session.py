@@ -183,9 +183,8 @@ class ShardSession:
             clock=self.clock,
             observer=self.observer,
         )
-        await (
-            self.transactions.publish_backlog()
-        )  # a commit is allowed only after all earlier charges are published
+        # A commit is allowed only after all earlier charges are published.
+        await self.transactions.publish_backlog()
         progress = self.journal.meta.progress
         if progress is not None:
             self._compare_versions(progress)
@@ -309,53 +308,51 @@ class ShardSession:
 
     async def run(self) -> None:
         """Read, step and commit until stopped or closed; then publish all charged events."""
-        if not self.reader.controls.closing:
+        transactions, controls = self.transactions, self.reader.controls
+        if not controls.closing:
             await self._barrier()
         while not self.feed.stopping:
             try:
                 if self.feed.held:
                     await self._wait_for_rebalance()
                     continue
-                if self.reader.controls.closing:
+                if controls.closing:
                     await self.reader.continue_command()
                     continue
-                if self.reader.controls.closed:
-                    await self.transactions.end_closed()
+                if controls.closed:
+                    await transactions.end_closed()
                 topics = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
                 topics -= {topic for topic, (at, _) in self._undecoded.items() if at > self.clock.now()}
                 records = await self.feed.fetch(topics, self._fetch_wait(), self.policy.max_records)
             except Stopped:
                 break
             except RecordsUnreadable:
-                await self.transactions.hand_over()  # an operator may also delete the records before them
+                await transactions.hand_over()  # an operator may also delete the records before them
                 raise
-            self.transactions.fetched_at = self.clock.now()
+            transactions.fetched_at = self.clock.now()
             await self._process(records)
             await self._barrier()
-            if self.reader.controls.closed:
+            if controls.closed:
                 continue
-            full = (
-                self.transactions.uncommitted >= self.policy.max_records or not self.transactions.seconds_left
-            )
-            due = self.transactions.uncommitted > 0 and (full or self.journal.pending > 0)
+            full = transactions.uncommitted >= self.policy.max_records or not transactions.seconds_left
+            due = transactions.uncommitted > 0 and (full or self.journal.pending > 0)
             # Clocks that the watermarks advance must be durable before the next record is stepped.
-            due = self._advance_watermarks() or due or self.transactions.positions_due
+            due = self._advance_watermarks() or due or transactions.positions_due
             if self.policy.cadence is not None or due:
-                await self.transactions.commit()
+                await transactions.commit()
             elif not records and self.journal.pending:
-                await self.transactions.publish()
+                await transactions.publish()
             self._update_status()
-        await self.transactions.hand_over(ends=self._replayed)
+        await transactions.hand_over(ends=self._replayed)
 
     def _fetch_wait(self) -> float:
+        transactions = self.transactions
         may_continue = self.reader.controls.may_continue(replayed=self._replayed)
         if self.journal.pending or self.policy.cadence is not None or may_continue:
             return 0.0
         if self._undecoded:
-            return min(self.transactions.seconds_left, SCHEMA_WAITS[0])
-        return (
-            min(self.transactions.seconds_left, IDLE_FETCH) if self.transactions.uncommitted else IDLE_FETCH
-        )
+            return min(transactions.seconds_left, SCHEMA_WAITS[0])
+        return min(transactions.seconds_left, IDLE_FETCH) if transactions.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through fetched records; before a handover, seek back to the rest."""
@@ -419,32 +416,32 @@ class ShardSession:
 
         ``is_last``: no fetched record of its topic follows.
         """
-        topic = batch.topic
-        if batch.end > self.transactions.read_to.get(topic, 0):
-            self.transactions.read_to[topic] = batch.end
-            await self.transactions.commit()
-        self.transactions.uncommitted += count
-        self.transactions.stepped_to[topic] = max(self.transactions.stepped_to.get(topic, 0), batch.end)
+        topic, transactions = batch.topic, self.transactions
+        if batch.end > transactions.read_to.get(topic, 0):
+            transactions.read_to[topic] = batch.end
+            await transactions.commit()
+        transactions.uncommitted += count
+        transactions.stepped_to[topic] = max(transactions.stepped_to.get(topic, 0), batch.end)
         while True:
             if len(batch) > FEW:
-                await self.transactions.yield_turn()
+                await transactions.yield_turn()
             step = self.engine.step(batch)
             if step.done:
                 break
             if step.durable_first:
-                await self.transactions.commit()
+                await transactions.commit()
                 if self.feed.stopping or self.feed.held:
                     self.feed.seek(topic, self.engine.next_offset(topic) or batch.first)
                     return False
-                self.transactions.uncommitted += count  # some of these are not stepped yet
+                transactions.uncommitted += count  # some of these are not stepped yet
         if is_last:
-            self.transactions.advance_positions([topic])
+            transactions.advance_positions([topic])
         if self.policy.cadence is None and step.urgent and not self._is_behind(batch):
             with self.clock.ahead():
-                await self.transactions.commit(at_once=self.transactions.uncommitted <= FEW)
-                await self.transactions.publish_all()
+                await transactions.commit(at_once=transactions.uncommitted <= FEW)
+                await transactions.publish_all()
         elif commits or (self.policy.cadence is None and step.urgent):
-            await self.transactions.commit()
+            await transactions.commit()
         return True
 
     def _is_behind(self, batch: QueryBatch) -> bool:
@@ -500,22 +497,22 @@ class ShardSession:
 
     async def _finish_replay(self) -> None:
         """Change to the configured specification once the replay is complete."""
-        engine, topics = self.engine, self.workload.topics
+        engine, topics, transactions = self.engine, self.workload.topics, self.transactions
         for topic, end in self._replay_to.items():
             if (self.feed.position(topic) or 0) < end:
                 return
-        self.transactions.advance_positions()
-        await self.transactions.commit()
+        transactions.advance_positions()
+        await transactions.commit()
         unread = {
             topic
             for topic in set(engine.topics()).difference(topics)
-            if (engine.next_offset(topic) or 0) < self.transactions.read_to.get(topic, 0)
+            if (engine.next_offset(topic) or 0) < transactions.read_to.get(topic, 0)
         }
         spec = self.workload.spec
         check_spec(engine, spec)
-        await self.transactions.yield_turn()
-        await self.transactions.in_slices(close_removed(engine, spec, unread), commits=True)
-        await self.transactions.in_slices(change_spec_in_slices(engine, spec))
+        await transactions.yield_turn()
+        await transactions.in_slices(close_removed(engine, spec, unread), commits=True)
+        await transactions.in_slices(change_spec_in_slices(engine, spec))
         self._decoders = self.workload.decoders(engine)
         for topic in topics:
             engine.begin(topic, self.feed.position(topic) or 0)
@@ -523,16 +520,16 @@ class ShardSession:
             # Its monitor may have had no durations when it read a wrong timestamp.
             runner.clock_ms = min(runner.clock_ms, self._latest_ms)
         engine.adopt(self.workload.version)
-        await self.transactions.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
+        await transactions.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
         if engine.datasets.patterns:
             spans, _ = await self.feed.spans_and_ids(topics)
             self._ends = {topic: end for topic, (_, end) in spans.items()}
             self._ends_read_ms = int((self.clock.epoch() - IDLE_MARGIN) * 1000)
             self._advance_watermarks()
         # Only once the configuration is accepted and removed monitors are closed.
-        for topic in self.transactions.read_to.keys() - engine.topics():
-            del self.transactions.read_to[topic]
-        await self.transactions.commit()
+        for topic in transactions.read_to.keys() - engine.topics():
+            del transactions.read_to[topic]
+        await transactions.commit()
         self._replayed = True
         self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)

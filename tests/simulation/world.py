@@ -837,9 +837,8 @@ class World:
         if self.closed or not self.rules.is_whole:
             return
         conditions = Conditions()
-        for entry in self.broker.partitions[
-            "alerts"
-        ]:  # open transactions of others may hide some from readers
+        # Open transactions of others may hide some from readers.
+        for entry in self.broker.partitions["alerts"]:
             if entry.visible and entry.value is not None:
                 conditions.take(entry.value)
         standing = {(one.dataset, one.monitor): status.shown for one, status in conditions.blind.items()}
