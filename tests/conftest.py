@@ -15,7 +15,7 @@ from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from stream_svt.kafka.embedded import EmbeddedKafka
-from tests.support.topics import BROKER, Topics
+from tests.support.topics import BROKER, STEADY, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
 # No test depends on how busy the machine is.
@@ -97,7 +97,7 @@ def _guarded(original):
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedKafka]:
     """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own."""
-    with EmbeddedKafka(overrides=BROKER) as kafka:
+    with EmbeddedKafka(overrides=BROKER | STEADY) as kafka:
         yield kafka
 
 

@@ -359,6 +359,21 @@ async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
     return int(response.error_code)
 
 
+# Metadata
+
+
+async def wait_for_brokers(client: Any, *, controller: bool = False) -> None:  # noqa: ANN401
+    """Wait until a started client knows a broker, with ``controller`` also the controller.
+
+    The answer to a request for metadata names neither while all brokers are fenced, as after a pause of the machine:
+    the client starts, and its requests fail.
+    """
+    cluster = connections(client).cluster
+    while not cluster.brokers() or (controller and cluster.controller is None):
+        await connections(client).force_metadata_update()
+        await asyncio.sleep(_PAUSE)
+
+
 # Writing
 
 

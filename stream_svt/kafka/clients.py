@@ -339,6 +339,7 @@ async def started(client: Client, doing: str, operation: str = "READ") -> AsyncI
     try:
         async with deadline(START_DEADLINE, doing, operation):
             await client.start()
+            await aiokafka_fixes.wait_for_brokers(client)
         yield client
     finally:
         await stop_quietly(client)

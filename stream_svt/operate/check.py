@@ -32,6 +32,7 @@ from stream_svt.application.topology import (
 )
 from stream_svt.errors import BrokerError, ConfigError, UnreadableState
 from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.aiokafka_fixes import wait_for_brokers
 from stream_svt.kafka.clients import Cluster
 from stream_svt.kafka.partitioning import PRODUCERS
 from stream_svt.operate import running, succession
@@ -152,6 +153,7 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
         kafka.started(cluster.admin(), doing) as admin,
         kafka.deadline(kafka.START_DEADLINE, doing, "CREATE"),
     ):
+        await wait_for_brokers(admin, controller=True)
         answer = await admin.create_topics(wanted)
     created = {name for name, code, *_ in answer.topic_errors if code == 0}
     findings = [ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]

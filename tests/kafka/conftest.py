@@ -14,6 +14,7 @@ from stream_svt.kafka.embedded import EmbeddedKafka
 from tests.support.command_line import CommandLine, Ended
 from tests.support.issuer import Issuer
 from tests.support.tls import USERS, Authority, SecureKafka, connections_closed
+from tests.support.topics import STEADY
 from tests.support.worker import Scene
 
 
@@ -35,7 +36,8 @@ def secure_broker(tmp_path_factory, issuer) -> Iterator[SecureKafka]:
 def lax_broker() -> Iterator[EmbeddedKafka]:
     """One that creates whatever topic it is asked for, and forgets producers that are idle for a second."""
     with EmbeddedKafka(
-        overrides={
+        overrides=STEADY
+        | {
             "auto.create.topics.enable": "true",
             "group.min.session.timeout.ms": "500",
             "transactional.id.expiration.ms": "1000",

@@ -6,16 +6,20 @@ import asyncio
 import re
 import socket
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
 
 from stream_svt.application.config import parse_config
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.aiokafka_fixes import apply_fixes
-from stream_svt.kafka.clients import Cluster, cluster_id_of, spans, stop_quietly
+from stream_svt.kafka.clients import Cluster, cluster_id_of, partition_counts, spans, stop_quietly
+from stream_svt.kafka.embedded import EmbeddedKafka
 from stream_svt.kafka.transactions import NewRecords
 from stream_svt.monitor.released import CONTENT_TYPE
+from stream_svt.operate.check import create_missing
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.records import Record
 from stream_svt.protocol.shard_states import Cause
@@ -110,6 +114,34 @@ async def test_no_client_creates_the_topic_that_it_asks_for(lax_broker, monkeypa
         topics = await admin.list_topics()
         assert partition.topic not in topics
         assert "of-a-program" in topics
+
+
+async def test_what_is_asked_while_every_broker_is_fenced_is_answered_once_one_is_back(scenes) -> None:
+    """As after a pause of the machine: metadata names neither brokers nor a controller."""
+    late = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "3000"}
+    with EmbeddedKafka(overrides=late) as kafka:
+        scene = await scenes(on=kafka, create=False)
+        config, cluster = scene.config(), Cluster({"bootstrap_servers": kafka.bootstrap_servers})
+        questions: list[Callable[[], Awaitable[object]]] = [
+            lambda: cluster_id_of(cluster),
+            lambda: create_missing(config, cluster),
+            lambda: partition_counts(cluster, "looking"),
+            lambda: spans(cluster, [TopicPartition(config.topics.alerts, 0)], "looking"),
+        ]
+        for question in questions:
+            await until_fenced(kafka.bootstrap_servers)
+            assert await question()
+
+
+async def until_fenced(servers: str) -> None:
+    while True:
+        client = AIOKafkaClient(bootstrap_servers=servers)
+        await client.bootstrap()
+        known = client.cluster.brokers()
+        await client.close()
+        if not known:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def test_no_fetch_waits_for_a_quiet_topic_while_records_of_another_are_unread(topics: Topics) -> None:

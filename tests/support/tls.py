@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from stream_svt.kafka.embedded import EmbeddedKafka, free_ports, new_cluster_id
 from tests.support.issuer import AUDIENCE, Issuer
 from tests.support.keys import write_secrets
+from tests.support.topics import STEADY
 
 PASSWORD: Final = "open sesame"
 USERS: Final = tuple(f"user{number}" for number in range(12))
@@ -111,6 +112,7 @@ class SecureKafka(EmbeddedKafka):
         words = "".join(f' user_{name}="{PASSWORD}"' for name in users)
         scram = f"{modules}.scram.ScramLoginModule required;"
         settings = {
+            **STEADY,
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
             "listener.security.protocol.map": (
                 "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,LOGIN:SASL_PLAINTEXT,MUTUAL:SSL"

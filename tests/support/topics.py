@@ -10,6 +10,11 @@ from collections.abc import AsyncIterator, Mapping
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
+from stream_svt.kafka.aiokafka_fixes import wait_for_brokers
+
+STEADY = {"broker.session.timeout.ms": "60000"}
+"""A broker that is not killed: it is not fenced when a busy machine keeps it from its heartbeats for seconds."""
+
 CLOCK = {"message.timestamp.type": "LogAppendTime"}
 COMPACTED = {"cleanup.policy": "compact"}
 BROKER = {
@@ -25,6 +30,7 @@ async def administrator(servers: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=servers)
     try:
         await admin.start()
+        await wait_for_brokers(admin, controller=True)
         yield admin
     finally:
         await admin.close()
