@@ -22,7 +22,7 @@ from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, specification
-from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, refuse, without
+from stream_svt.settings.document import Document, KeyPath, quote, read, refuse, without
 from stream_svt.settings.fields import Named, opened
 
 Held = TypeVar("Held")
@@ -90,21 +90,17 @@ class Config:
 
 def load_config(path: Path, environ: Mapping[str, str] | None = None, *, is_whole: bool = True) -> Config:
     """Return the configuration in a file; see `parse_config`."""
-    text, source = content(path), str(path)
-    return parse_config(text, source=source, directory=path.parent, environ=environ, is_whole=is_whole)
+    data, source = content(path), str(path)
+    return parse_config(data, source=source, directory=path.parent, environ=environ, is_whole=is_whole)
 
 
-def content(path: Path) -> str:
-    """Return the text of a configuration file; ConfigError if it cannot be read, or is not in UTF-8."""
+def content(path: Path) -> bytes:
+    """Return the content of a configuration file; ConfigError if it cannot be read."""
     try:
-        return plain_text.decoded(path.read_bytes())
-    except ValueError as error:
-        cause = error.__cause__
-        line = cause.object[: cause.start].count(b"\n") + 1 if isinstance(cause, UnicodeDecodeError) else 0
-        raise ConfigError([Problem(line, "", f"the file cannot be read: {error}")], str(path)) from None
+        return path.read_bytes()
     except OSError as error:
         others = sorted(other.name for other in path.parent.glob("*.y*ml"))
-        hint = did_you_mean(path.name, others) or f"; its directory has {', '.join(others[:5])}"
+        hint = f"; its directory has {', '.join(others[:5])}"
         if not others:
             hint = "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
         if path.exists() or not path.parent.is_dir():
@@ -114,7 +110,7 @@ def content(path: Path) -> str:
 
 
 def parse_config(
-    text: str,
+    text: str | bytes,
     *,
     source: str = "configuration",
     directory: Path = Path(),
@@ -128,27 +124,26 @@ def parse_config(
     """
     document = read(text, source)
     document.override(environ or {}, sections.SECTIONS)
-
-    def check(data: dict[str, Any]) -> Config:
-        if not is_whole:
-            data = {name: value for name, value in data.items() if name not in sections.APPLIED_KEYS}
-        model = sections.ConfigDocument if is_whole else sections.ServiceDocument
+    data, whole = document.data, None
+    model: type[sections.ServiceDocument] = sections.ConfigDocument
+    if not is_whole:
+        model = sections.ServiceDocument
+        data = {name: value for name, value in data.items() if name not in sections.APPLIED_KEYS}
+    with document.checking():
         found = model.model_validate(data, context=Files(directory))
-        spec, whole = ApplicationSpec(found.application, (), ()), None
+        spec = ApplicationSpec(found.application, (), ())
         if isinstance(found, sections.ConfigDocument):
             refuse(sections.registry_problems(found))
             spec, whole = specification(found, document.problem), found
-        notes = (document.problem(*note) for note in sections.notes(found))
-        return Config(
-            spec=spec,
-            text=document.text,
-            document=whole,
-            **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
-            notes=tuple(sorted([*spec.notes, *notes])),
-            source=source,
-        )
-
-    return document.checked(check)
+    notes = (document.problem(*note) for note in sections.notes(found))
+    return Config(
+        spec=spec,
+        text=document.text,
+        document=whole,
+        **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
+        notes=tuple(sorted([*spec.notes, *notes])),
+        source=source,
+    )
 
 
 def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
@@ -162,7 +157,8 @@ def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
         raise ConfigError([wrong], "connection")
     lines: dict[KeyPath, int] = {(): 0, ("kafka",): 0, **{("kafka", name): 0 for name in given}}
     document, files = Document({"kafka": given}, "connection", lines=lines), Files(Path(), password)
-    checked = document.checked(lambda data: sections.KafkaDocument.model_validate(data, context=files))
+    with document.checking():
+        checked = sections.KafkaDocument.model_validate(document.data, context=files)
     return Cluster.of(checked.kafka)
 
 

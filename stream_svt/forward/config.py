@@ -256,7 +256,8 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     document = read(content(path), str(path))
     document.override(environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     files = Files(path.parent)
-    file = document.checked(lambda data: ForwardDocument.model_validate(data, context=files))
+    with document.checking():
+        file = ForwardDocument.model_validate(document.data, context=files)
     notes = [*advice(file)]
     for index, one in enumerate(file.destinations):
         notes += [(("destinations", index, *path_of(at)), note) for at, note in one.notes()]

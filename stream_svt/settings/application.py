@@ -154,9 +154,9 @@ def load_spec(
     Raises ConfigError with all problems of single keys, or, if there are none, with all between keys.
     """
     document, files = read(text, source), _NamesFiles(read_names)
-    return document.checked(
-        lambda data: specification(ConfigDocument.model_validate(data, context=files), document.problem)
-    )
+    with document.checking():
+        found = ConfigDocument.model_validate(document.data, context=files)
+        return specification(found, document.problem)
 
 
 @dataclass(frozen=True, slots=True)

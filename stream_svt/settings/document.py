@@ -7,7 +7,8 @@ become exact decimals. A duplicate key is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
@@ -23,7 +24,6 @@ from stream_svt import plain_text
 from stream_svt.errors import ConfigError, Problem
 
 Model = TypeVar("Model", bound=BaseModel)
-Result = TypeVar("Result")
 
 EXPLAINED, ABSENT = "explained", "absent"
 """Types of errors with a final message; for ABSENT, the last key of the path may be missing in the file."""
@@ -242,16 +242,16 @@ class Document:
                 message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"
                 self.problems.append(Problem(0, variable, message))
 
-    def checked(self, check: Callable[[Any], Result]) -> Result:
-        """Return what ``check`` makes of the data; ConfigError with its problems and those of reading."""
-        problems, result = self.problems, None
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Raise ConfigError with the problems of reading and those of a ValidationError within, if there are any."""
+        problems = self.problems
         try:
-            result = check(self.data)
+            yield
         except ValidationError as error:
             problems = [*problems, *map(self._located, error.errors(include_url=False))]
-        if problems or result is None:
+        if problems:
             raise ConfigError(list(dict.fromkeys(problems)), self.source)
-        return result
 
     def _located(self, detail: ErrorDetails) -> Problem:
         path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
@@ -299,8 +299,14 @@ def path_text(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
-def read(text: str, source: str) -> Document:
-    """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top."""
+def read(content: str | bytes, source: str) -> Document:
+    """Return the document in a YAML file; ConfigError if it is not YAML in UTF-8 with a mapping at its top."""
+    try:
+        text = content if isinstance(content, str) else plain_text.decoded(content)
+    except ValueError as error:
+        cause = error.__cause__
+        line = cause.object[: cause.start].count(b"\n") + 1 if isinstance(cause, UnicodeDecodeError) else 0
+        raise ConfigError([Problem(line, "", f"the file cannot be read: {error}")], source) from None
     if (found := _OTHER_LINE_END.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         wrong = (
