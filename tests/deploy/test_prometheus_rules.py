@@ -28,6 +28,7 @@ RUNBOOK = TOP / "docs" / "runbook.md"
 _SELECTOR = re.compile(r"\b(?P<name>(?:stream_svt[_:][a-z0-9_:]+)|up)\b(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(?P<label>\w+)\s*(?P<operator>=~|!~|!=|=)\s*"(?P<value>[^"]*)"')
 _GROUPING = re.compile(r"\b(?:by|on|without|group_left|group_right|ignoring)\s*\((?P<labels>[^)]*)\)")
+_COMMAND = re.compile("`stream-svt [^`]+`")
 TARGET_LABELS = {"job", "instance"}
 
 
@@ -140,6 +141,17 @@ def test_an_alert_says_how_urgent_it_is_what_happened_and_where_to_read_on(name:
     of = "$labels.instance" if name == "TargetDown" else of
     assert of in rule["annotations"]["summary"] + rule["annotations"]["description"]
     assert rule["annotations"]["description"].endswith(".")
+
+
+def test_a_command_has_the_name_of_a_dataset_as_one_word_of_the_shell() -> None:
+    """The names of monitors and applications need no quotes: letters, digits and dashes."""
+    quoted = r'''$labels.dataset | reReplaceAll "'" "'\"'\"'" | reReplaceAll "^.*[^\\w@%+=:,.-].*$" "'$0'"'''
+    commands = [
+        one for rule in ALERTS.values() for one in _COMMAND.findall(rule["annotations"]["description"])
+    ]
+    assert sum("$labels.dataset" in one for one in commands) == 5
+    for one in commands:
+        assert set(re.findall(r"\{\{ (.*?) \}\}", one)) <= {quoted, "$labels.monitor"}, one
 
 
 def test_every_alert_has_a_section_in_the_runbook_with_its_meaning_where_to_look_and_what_to_do() -> None:
