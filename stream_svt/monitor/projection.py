@@ -193,6 +193,7 @@ class Projection:
 
 def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorView:
     """Return the released state of a monitor on a dataset; ``units`` of its ledger are a loss of 1."""
+    paused, limit_end = run_state.paused, runs.limit_end(number, run_state)
     return MonitorView(  # by position, like an alert
         runs.name,
         run_state.shown,
@@ -206,8 +207,10 @@ def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorVi
         runs.muted(number),
         runs.queued(number),
         runs.top_branch_only(run_state),
-        runs.until(number, run_state),
+        run_state.paused_until if paused else limit_end,
         run_state.blind_ms,
+        run_state.beneath if paused else "",
+        limit_end if paused else 0,
     )
 
 

@@ -189,6 +189,10 @@ class MonitorView(msgspec.Struct, frozen=True):
             description="Time since which queries are skipped (Unix ms, broker's clock), 0 if they are tested."
         ),
     ] = 0
+    beneath: Annotated[str, Meta(description="The state that a pause hides, else empty.")] = ""
+    beneath_until: Annotated[
+        int, Meta(description="The time at which that state ends by itself, else 0.")
+    ] = 0
 
 
 class DatasetView(msgspec.Struct, frozen=True):

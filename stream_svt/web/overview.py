@@ -163,6 +163,9 @@ class StatusSnapshot(ReleasedStatus):
         for name, one in self.of_dataset(dataset).items():
             counts = {"run": one.run, "alerts": one.tops, "halts": one.halts}
             blind = {"since": one.blind_ms, "until": one.until_ms}
+            if known and one.paused:
+                limited = one.limited_until if one.beneath == State.LIMITED else 0
+                blind |= {"beneath": one.beneath, "beneath_until": limited}
             unknown = dict.fromkeys(("spent", "muted", "queued"))
             yield {"monitor": name, "state": one.shown if known else None, **counts, **blind, **unknown}
 

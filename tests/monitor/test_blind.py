@@ -97,8 +97,19 @@ def test_a_pause_hides_what_is_behind_it_and_the_begin_stays():
     assert shown(play) == ("exhausted", 3)
     command(play, Action.PAUSE)
     assert shown(play) == ("paused", 3)
+    assert play.views()[0].monitors[0].beneath == "exhausted"
     command(play, Action.RESUME)
     assert shown(play) == ("exhausted", 3)
+    assert play.views()[0].monitors[0].beneath == ""
+
+
+def test_a_paused_limit_keeps_its_time_beside_that_of_the_pause():
+    play = play_of("max_runs: 1 per 1h")
+    high(play, 1, 2)
+    command(play, Action.PAUSE, until=BEGIN + 60_000)
+    (monitor,) = play.views()[0].monitors
+    assert (monitor.state, monitor.until) == ("paused", BEGIN + 60_000)
+    assert (monitor.beneath, monitor.beneath_until) == ("limited", BEGIN + 3_601_000)
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -219,6 +219,25 @@ async def test_what_is_not_watched_is_said_on_top_with_its_begin_its_end_and_the
         assert seen.said == []
 
 
+async def test_a_pause_whose_time_has_passed_shows_the_state_beneath_it(chromium, stage):
+    now = time.time()
+    over, later = {"until": int((now - 10) * 1000)}, {"until": int((now + 7200) * 1000)}
+    stage.topic.put(
+        lifecycle(EventType.RUN_STARTED, "a", at=now - 60),
+        lifecycle(EventType.EXHAUSTED, "b", at=now - 60),
+        lifecycle(EventType.LIMITED, "c", at=now - 60, detail=later),
+        *(lifecycle(EventType.PAUSED, one, at=now - 30, detail=over) for one in "abc"),
+    )
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#glance")).to_contain_text("Monitors running1 of 3")
+        await expect(page.locator("#glance")).to_contain_text("1 limited, 1 used up")
+        items = page.locator("#blind-list > li")
+        await expect(items).to_have_count(2)
+        await expect(items.first).to_contain_text(re.compile("b · hot is exhausted.*Until somebody acts"))
+        await expect(items.last).to_contain_text(re.compile(r"c · hot is limited.*Until \d+ \w+ \d{4}"))
+
+
 async def test_names_are_text_and_nothing_else(chromium: Browser) -> None:
     stage = Stage(SPEC % f'"{NAME}"')
     async with stage.open(), visit(chromium, stage.url) as seen:

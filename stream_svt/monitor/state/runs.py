@@ -254,10 +254,8 @@ class Runs:
             return None
         return self.spec.runs_allowed(self.accounts.datasets[dataset].terms, self.accounts.sharing(dataset))
 
-    def until(self, dataset: int, run_state: RunState) -> int:
-        """Return the timestamp (ms) of a query that ends a limit or a pause; 0 if time ends neither."""
-        if run_state.paused:
-            return run_state.paused_until
+    def limit_end(self, dataset: int, run_state: RunState) -> int:
+        """Return the timestamp (ms) of a query that ends a limit; 0 if time ends none."""
         return max(self.next_begin(dataset, run_state), 0) if run_state.state is _LIMITED else 0
 
     def due(self, datasets: Integers | int, time_ms: Integers | int) -> Mask | np.bool_:

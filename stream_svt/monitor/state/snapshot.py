@@ -159,9 +159,12 @@ class RunState(_Secret, array_like=True, gc=False):
 
     @property
     def shown(self) -> str:
-        """The state as shown: a pause hides the state behind it, and exhaustion a stop."""
-        if self.paused:
-            return PAUSED
+        """The state as shown."""
+        return PAUSED if self.paused else self.beneath
+
+    @property
+    def beneath(self) -> str:
+        """The state without a pause, which hides it; exhaustion hides a stop."""
         return STOPPED if self.stopped and self.state in _MAY_WAIT else self.state.value
 
     @property

@@ -96,11 +96,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const quoted = (text) => (/^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
   const parked = () => (status?.shards ?? []).filter((shard) => shard.state === "parked" && shard.cause !== "closed");
 
-  // The state of a monitor as it is now: a state may have ended since the last commit, and a parked shard tests nothing.
+  // The state of a monitor now and its end, 0 for none: a state may have ended since the last commit, and a parked shard tests nothing.
   function stateNow(one, monitor) {
-    if (parked().some((shard) => shard.shard === one.shard)) return "parked";
-    if (monitor.until && monitor.until / 1000 <= now()) return "halted";
-    return monitor.state ?? "unknown";
+    if (parked().some((shard) => shard.shard === one.shard)) return ["parked", 0];
+    const states = [[monitor.state ?? "unknown", monitor.until], [monitor.beneath, monitor.beneath_until], ["halted", 0]];
+    return states.find(([state, until]) => state && !(until && until / 1000 <= now()));
   }
 
   // What is not watched, the longest first: {where, why, since, until, remedy}.
@@ -115,11 +115,11 @@ document.addEventListener("DOMContentLoaded", () => {
         found.push({ where: [one.dataset], why: "is covered by no monitor", since: 0, until: 0, remedy: "stream-svt apply -c FILE", tone: "warn" });
       }
       for (const monitor of one.monitors) {
-        const state = stateNow(one, monitor);
+        const [state, until] = stateNow(one, monitor);
         if (!BLIND[state]) continue;
         const [why, remedy] = BLIND[state];
         found.push({
-          where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000, until: (monitor.until ?? 0) / 1000,
+          where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000, until: (until ?? 0) / 1000,
           remedy: remedy(quoted(one.dataset), quoted(monitor.monitor)), tone: state === "paused" ? "warn" : "out",
         });
       }
@@ -241,9 +241,13 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!row.details.open) return;
     const one = row.one;
     row.meaning.replaceChildren(...guessOf(one));
+    const state = (monitor) => {
+      const [shown, until] = stateNow(one, monitor);
+      return stateOf(shown, until ? `${shown} until ${clock(until / 1000)}` : undefined);
+    };
     row.monitors.replaceChildren(...one.monitors.map((monitor) => make("tr", { role: "row" },
       cell("Monitor", name(monitor.monitor)),
-      cell("State", stateOf(stateNow(one, monitor), monitor.until / 1000 > now() ? `${monitor.state} until ${clock(monitor.until / 1000)}` : undefined)),
+      cell("State", state(monitor)),
       numeric("Runs", number(monitor.run)),
       numeric("Alerts", (one.source === "alerts" && !complete ? "≥ " : "") + number(monitor.alerts)),
       numeric("Spent", monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
@@ -369,7 +373,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const out = known.filter((one) => toneOf(one) === "out");
     const low = known.filter((one) => toneOf(one) === "warn");
     const seats = all.flatMap((one) => one.monitors);
-    const states = all.flatMap((one) => one.monitors.map((monitor) => stateNow(one, monitor)));
+    const states = all.flatMap((one) => one.monitors.map((monitor) => stateNow(one, monitor)[0]));
     const count = (state) => states.filter((each) => each === state).length;
     const waiting = status ? total(status.shards.map((shard) => total(shard.lag))) : null;
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
@@ -399,7 +403,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!status) return;
     const sums = status.monitors.map((monitor) => {
       const seats = [...datasets.values()].flatMap((one) => one.monitors.filter((each) => each.monitor === monitor.monitor)
-        .map((each) => ({ ...each, now: stateNow(one, each) })));
+        .map((each) => ({ ...each, now: stateNow(one, each)[0] })));
       const states = {};
       for (const seat of seats) states[seat.now] = (states[seat.now] ?? 0) + 1;
       const sum = (field) => seats.reduce((total, seat) => total + seat[field], 0);
