@@ -14,8 +14,10 @@ from typing import Any
 import stream_svt.mechanisms
 from stream_svt.mechanisms import (
     Adjacency,
+    ClippedSum,
     Explicit,
     ExponentialMechanism,
+    FullyUnboundedQuantile,
     HybridEstimates,
     HybridIdentity,
     LastGap,
@@ -27,6 +29,7 @@ from stream_svt.mechanisms import (
     adaptive,
     gaussian,
     ladder,
+    multiple_quantiles,
     numeric_sparse,
     sparse,
     sparse_vector,
@@ -53,6 +56,30 @@ KINDS = {
 
 PAIRS = [*((noise, noise) for noise in Noise), (Noise.LAPLACE, Noise.EXPONENTIAL)]
 """Families of threshold and query noise in forms that do not cover all pairs."""
+
+
+ANSWERS: dict[str, Any] = {"epsilon": 1, "monotonic": True}
+RUN = ANSWERS | {"cutoff": 3, "correction": Explicit((0,))}
+QUANTILE = UnboundedQuantile(epsilon=1, level=0.5, adjacency="swap")
+ARGUMENTS: dict[Any, dict[str, Any]] = {
+    sparse_vector: RUN,
+    adaptive: RUN,
+    ladder: RUN,
+    above_threshold: ANSWERS,
+    sparse: ANSWERS | {"cutoff": 3},
+    numeric_sparse: ANSWERS | {"cutoff": 3},
+    gaussian: ANSWERS | {"delta": 1e-6, "cutoff": 3, "tests": 9},
+    TopK: ANSWERS | {"k": 2},
+    HybridIdentity: ANSWERS | {"k": 2, "threshold": 0},
+    HybridEstimates: ANSWERS | {"k": 2, "threshold": 0},
+    ExponentialMechanism: ANSWERS,
+    NoisyMaxGumbel: ANSWERS,
+    UnboundedQuantile: {"epsilon": 1, "level": 0.5, "adjacency": "swap"},
+    FullyUnboundedQuantile: {"quantile": QUANTILE},
+    multiple_quantiles: {"quantile": QUANTILE, "levels": [0.25, 0.5]},
+    ClippedSum: {"quantile": QUANTILE, "charge": 1},
+}
+"""Right arguments of each constructor, which `test_wrong_arguments` replaces one by one."""
 
 
 def of(kind: str) -> dict[str, object]:

@@ -19,25 +19,16 @@ from stream_svt import library
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import (
     Annealed,
-    ClippedSum,
     Explicit,
-    ExponentialMechanism,
     Exposure,
-    FullyUnboundedQuantile,
-    HybridEstimates,
-    HybridIdentity,
     Law,
-    NoisyMaxGumbel,
     Optimal,
     TopK,
-    UnboundedQuantile,
     above_threshold,
     accuracy,
     adaptive,
     estimates,
-    gaussian,
     ladder,
-    multiple_quantiles,
     numeric_sparse,
     sparse,
     sparse_vector,
@@ -46,10 +37,8 @@ from stream_svt.mechanisms.baselines.sparse import RoundOptions, advanced_epsilo
 from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
 from stream_svt.mechanisms.sparse_vector import AnswerOptions, RunOptions
 from stream_svt.privacy import range_bounded
+from tests.exact.forms import ARGUMENTS
 
-ANSWERS = {"epsilon": 1, "monotonic": True}
-RUN = ANSWERS | {"cutoff": 3, "correction": Explicit((0,))}
-QUANTILE = UnboundedQuantile(epsilon=1, level=0.5, adjacency="swap")
 VALUES = [3, 1, 2]
 
 LAW = Law("exponential", "0.1")
@@ -58,22 +47,7 @@ ESTIMATE = {"bar": 5, "gap": 90} | LAWS
 ONE_BRANCH = above_threshold(epsilon=1, monotonic=True)
 
 CALLS: dict[Any, dict[str, Any]] = {
-    sparse_vector: RUN,
-    adaptive: RUN,
-    ladder: RUN,
-    above_threshold: ANSWERS,
-    sparse: ANSWERS | {"cutoff": 3},
-    numeric_sparse: ANSWERS | {"cutoff": 3},
-    gaussian: ANSWERS | {"delta": 1e-6, "cutoff": 3, "tests": 9},
-    TopK: ANSWERS | {"k": 2},
-    HybridIdentity: ANSWERS | {"k": 2, "threshold": 0},
-    HybridEstimates: ANSWERS | {"k": 2, "threshold": 0},
-    ExponentialMechanism: ANSWERS,
-    NoisyMaxGumbel: ANSWERS,
-    UnboundedQuantile: {"epsilon": 1, "level": 0.5, "adjacency": "swap"},
-    FullyUnboundedQuantile: {"quantile": QUANTILE},
-    multiple_quantiles: {"quantile": QUANTILE, "levels": [0.25, 0.5]},
-    ClippedSum: {"quantile": QUANTILE, "charge": 1},
+    **ARGUMENTS,
     Exposure: {"expected_queries": 10, "false_alerts": 1},
     Annealed: {},
     Optimal: {"queries": 10, "cutoff": 3},
