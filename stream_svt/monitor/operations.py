@@ -315,7 +315,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
             why = "is not paused"
         elif command.action is Action.PAUSE and run_state.paused and run_state.paused_until == command.until:
             why = "is already paused"
-        elif command.action is Action.UNMUTE and not runs.is_muted(number, command.series, runs.clock_ms):
+        elif command.action is Action.UNMUTE and not runs.mutes.holds(number, command.series, runs.clock_ms):
             why = f"has not muted series {quote(command.series)}"
         elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
             why = "is exhausted: raise the budget first"

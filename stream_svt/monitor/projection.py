@@ -69,7 +69,7 @@ class Projection:
         """Add or reset a monitor on its datasets; `add_state` has to follow for datasets with a state."""
         runs = self._runners[name].runs
         self._monitors[name] = _MonitorSums(runs.covers)
-        for queue in (*runs.mutes.values(), *runs.queues.values()):
+        for queue in (*runs.mutes.of.values(), *runs.queues.values()):
             self.count_queue(queue)
         self._views_changed, self._totals = True, None
 
@@ -204,7 +204,7 @@ def _view(number: int, runs: Runs, run_state: RunState, units: int) -> MonitorVi
         run_state.halts,
         run_state.spent / units,
         run_state.left / EPSILON_UNITS,
-        runs.muted(number),
+        runs.mutes.count(number),
         runs.queued(number),
         runs.top_branch_only(run_state),
         run_state.paused_until if paused else limit_end,

@@ -96,8 +96,9 @@ def take_mutes(engine: Engine) -> Iterator[None]:
     for line in engine.spec.carried.mutes[engine.carried_mutes :]:
         number, runner = engine.number.get(line.dataset), engine.runners.get(line.monitor)
         if number is not None and runner is not None and runner.runs.covers[number]:
+            mutes, most = runner.runs.mutes, runner.runs.spec.max_mutes
             for series, until in line.ends:
-                runner.runs.mute(number, runner.runs.hash_of(series), until, runner.clock_ms)
+                mutes.add(number, mutes.hash_of(series), until, runner.clock_ms, most)
         engine.carried_mutes += 1
         yield
 
@@ -188,7 +189,7 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
                 muted[queue.monitor][dataset] = queue
         for monitor, held in muted.items():
             if monitor in engine.runners:
-                engine.runners[monitor].runs.mute_index.load(held)
+                engine.runners[monitor].runs.mutes.index.load(held)
         yield
 
 

@@ -162,7 +162,7 @@ class StatusSnapshot(ReleasedStatus):
         """Yield the state of monitors from events; only the owner of the shard knows the rest."""
         for name, one in self.of_dataset(dataset).items():
             counts = {"run": one.run, "alerts": one.tops, "halts": one.halts}
-            blind = {"since": one.blind_ms, "until": one.until_ms}
+            blind: dict[str, Any] = {"since": one.blind_ms, "until": one.until_ms}
             if known and one.paused:
                 limited = one.limited_until if one.beneath == State.LIMITED else 0
                 blind |= {"beneath": one.beneath, "beneath_until": limited}

@@ -72,7 +72,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     changed_to(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     play.more(Query(0, 10**5, "y"))
     held = play.engine.accounts.mutes["m0"][0].entries
-    assert list(held) == [play.runs().hash_of(series) for series in ("x5", "y")]
+    assert list(held) == [play.runs().mutes.hash_of(series) for series in ("x5", "y")]
 
 
 def test_a_schedule_applies_to_the_open_run_and_can_be_removed():

@@ -221,7 +221,7 @@ def test_the_alerts_tell_which_series_are_muted(form):
             ends[event.data.series] = event.data.muted_until
     shown = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
     for dataset, number in played.engine.number.items():
-        ends = {runner.runs.hash_of(series): end for series, end in held.get(dataset, {}).items()}
+        ends = {runner.runs.mutes.hash_of(series): end for series, end in held.get(dataset, {}).items()}
         told = list(ends.items())[-monitor.max_mutes :]
         muted = [(name, shown.get(end, end)) for name, end in mutes_of(runner, number)]
         assert _holding(told, runner.clock_ms) == _holding(muted, runner.clock_ms)

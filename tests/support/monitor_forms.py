@@ -215,7 +215,7 @@ def engine_state(engine: Engine) -> dict[Any, Any]:
 
 def mutes_of(runner: Runner, number: int) -> list[tuple[int, int]]:
     """Return the mutes of a monitor on a dataset, oldest first."""
-    held = runner.runs.mutes.get(number)
+    held = runner.runs.mutes.of.get(number)
     return [] if held is None else [(mute.series, mute.until) for mute in held.entries.values()]
 
 

@@ -5,7 +5,7 @@ The state that a query needs is in arrays over the shard's datasets, so that its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -13,15 +13,15 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from stream_svt.columns.query_batch import Crossing, Grid, Integers, Mask
-from stream_svt.columns.strings import Hashes, TextList, Texts
 from stream_svt.mechanisms.estimates import GapBounds
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteIndex, Mutes, clock_of
+from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.state.queue_journal import Queue
+from stream_svt.monitor.state.series_mutes import SeriesMutes
 from stream_svt.monitor.state.shard_datasets import NEVER
 from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, UNCOVERED, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
@@ -183,8 +183,7 @@ class Runs:
         self.left = np.zeros(count, dtype=np.int64)
         self.clock_ms = 0
         self.pending: dict[int, int] = {}
-        self.mutes = accounts.mutes.setdefault(spec.name, {})
-        self.mute_index = MuteIndex(self.mutes)
+        self.mutes = SeriesMutes(accounts, spec.name)
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 
@@ -399,8 +398,8 @@ class Runs:
         accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
         if series is not None and until is not None:
-            known = crossing.series_hash
-            ended = self.mute(dataset, self.hash_of(series) if known is None else known, until, clock_ms)
+            known = self.mutes.hash_of(series) if crossing.series_hash is None else crossing.series_hash
+            ended = self.mutes.add(dataset, known, until, clock_ms, plan.spec.max_mutes)
         if is_last:
             run_state.halts += 1
             run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
@@ -450,16 +449,6 @@ class Runs:
             return None
         return _ENDS[rule] if isinstance(rule, Mute) else clock_ms + rule
 
-    def mute(self, dataset: int, series: int, until: int, clock_ms: int) -> list[int]:
-        """Mute a series of a dataset, by hash; return series unmuted to make room."""
-        if dataset not in self.mutes:
-            self.mutes[dataset] = self.new_queue(Mutes, dataset)
-        ended = self.mutes[dataset].add(series, until, clock_ms, self.plan.spec.max_mutes)
-        self.mute_index.put(dataset, series, clock_of(until), clock_ms)
-        for oldest in ended:
-            self.mute_index.remove(dataset, oldest)
-        return ended
-
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
         """End the open run of a dataset before its last top: see `DatasetAccount.end_run`.
 
@@ -475,9 +464,7 @@ class Runs:
 
     def _ended(self, dataset: int, run_state: RunState, time_ms: int | None = None) -> None:
         """Remove the secrets of an ended run, and the mutes that end with it."""
-        if dataset in self.mutes:
-            for series in self.mutes[dataset].end_run():
-                self.mute_index.remove(dataset, series)
+        self.mutes.end_run(dataset)
         self.pending.pop(dataset, None)
         self.changed(dataset, run_state, time_ms)
 
@@ -528,14 +515,12 @@ class Runs:
         ``until`` is the clock (ms) at which the mute ends, or a word.
         """
         code = until if isinstance(until, int) else _STORED_ENDS[until]
-        self.mute(dataset, self.hash_of(series), code, self.clock_ms)
+        self.mutes.add(dataset, self.mutes.hash_of(series), code, self.clock_ms, self.spec.max_mutes)
         self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
 
     def unmute(self, dataset: int, series: str) -> None:
         """End the mute of a series, whether an alert or an operator muted it."""
-        hashed = self.hash_of(series)
-        self.mutes[dataset].remove(hashed)
-        self.mute_index.remove(dataset, hashed)
+        self.mutes.remove(dataset, series)
         self._announce(EventType.UNMUTED, dataset, "command", series=series)
 
     def reopen(self, dataset: int) -> None:
@@ -580,35 +565,11 @@ class Runs:
         for dataset, count in zip(*np.unique(datasets[others], return_counts=True), strict=True):
             self.skip(self.shown(int(dataset)), int(count))
 
-    # -- mutes and waiting queries ---------------------------------------------------------------------------
+    # -- waiting queries -------------------------------------------------------------------------------------
 
     def new_queue(self, kind: type[Q], dataset: int) -> Q:
         """Return an empty queue for a dataset."""
         return kind(self.accounts.queues, self.name, self.accounts.datasets[dataset].name)
-
-    def muted(self, dataset: int) -> int:
-        """Return the number of muted series of a dataset."""
-        return len(self.mutes[dataset].entries) if dataset in self.mutes else 0
-
-    def hashes_of(self, series: Texts) -> Hashes:
-        """Return the hashes by which mutes know series; the lack of a series has one, too."""
-        return series.hashes(self.accounts.hashing)
-
-    def hash_of(self, series: str) -> int:
-        """Return the hash by which mutes know a series."""
-        return self.accounts.hashing.of(series.encode())
-
-    def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
-        """Return whether a series of a dataset is muted at a clock."""
-        if series is None or dataset not in self.mutes:
-            return False
-        return clock_ms < self.mutes[dataset].until(self.hash_of(series))
-
-    def are_muted(self, dataset: int, series: Sequence[str | None], clock_ms: int) -> Mask:
-        """Return whether each of some series of a dataset is muted at a clock."""
-        if dataset not in self.mutes:
-            return np.zeros(len(series), dtype=np.bool_)
-        return self.mute_index.muted(dataset, self.hashes_of(TextList(series)), clock_ms)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

@@ -91,7 +91,7 @@ class QueryTester:
         stop = self._barred(view, start, stop)
         dataset, clock = batch.common(batch.dataset, start, stop), batch.common(view.clock, start, stop)
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
-        if runs.mutes and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes):
+        if runs.mutes.of and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes.of):
             muted = self._muted(batch.series, start, stop, dataset, clock)
             muted &= live
             live ^= muted
@@ -103,11 +103,11 @@ class QueryTester:
         self, series: Texts, start: int, stop: int, dataset: Integers | int, clock: Integers | int
     ) -> Mask:
         """Return the mask of the rows [start, stop) of muted series; a short dictionary is looked up instead."""
-        runs, index = self.runs, self.runs.mute_index
+        mutes, index = self.runs.mutes, self.runs.mutes.index
         coded = series.coded(start, stop) if isinstance(dataset, int) else None
         if coded is None or len(coded[0]) > stop - start:
-            return index.muted(dataset, runs.hashes_of(series)[start:stop], clock)
-        of_entries = index.muted(dataset, runs.hashes_of(coded[0]), clock)
+            return index.muted(dataset, mutes.hashes_of(series)[start:stop], clock)
+        of_entries = index.muted(dataset, mutes.hashes_of(coded[0]), clock)
         return np.append(of_entries, False).take(coded[1], mode="wrap")
 
     def _barred(self, view: View, start: int, stop: int) -> int:
@@ -132,7 +132,7 @@ class QueryTester:
             series = None if texts is None else texts[row]
             offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
             mutes = series is not None and runs.spec.mute is not Mute.NONE
-            known = runs.hashes_of(batch.series).item(row) if mutes else None
+            known = runs.mutes.hashes_of(batch.series).item(row) if mutes else None
             segment.tops.append(row)
             gap = column[branch]
             top = Crossing(dataset, offset, own, threshold, series, query_id, branch, gap, 0, known)
@@ -160,14 +160,14 @@ class QueryTester:
         batch, runs, start = segment.view.batch, self.runs, segment.start
         status = runs.status.item(top.dataset)
         if status > Status.WAITING:
-            if top.series is not None and top.dataset in runs.mutes:
+            if top.series is not None and top.dataset in runs.mutes.of:
                 self._mute_like(segment, row, top.dataset)
             if not woken:
                 return
         part = slice(row + 1 - start, segment.stop - start)
         later = batch.dataset[row + 1 : segment.stop] == top.dataset
         if status > Status.WAITING:
-            hashes = runs.hashes_of(batch.series)[row + 1 : segment.stop]
+            hashes = runs.mutes.hashes_of(batch.series)[row + 1 : segment.stop]
             later &= segment.muted[part] & np.isin(hashes, np.array(woken, np.uint64))
         else:
             later = segment.view.only_eligible(later, row + 1, segment.stop)
@@ -181,11 +181,11 @@ class QueryTester:
 
     def _mute_like(self, segment: Segment, row: int, dataset: int) -> None:
         """Skip the rows behind a top that are of its series, while that is muted."""
-        hashes = self.runs.hashes_of(segment.view.batch.series)[row : segment.stop]
+        hashes = self.runs.mutes.hashes_of(segment.view.batch.series)[row : segment.stop]
         rows = (hashes[1:] == hashes[0]).nonzero()[0]
         if len(rows):
             rows += row + 1 - segment.start
-            end = self.runs.mutes[dataset].until(hashes.item(0))
+            end = self.runs.mutes.of[dataset].until(hashes.item(0))
             is_muted = entries_of(segment.clock, rows) < end
             segment.mute(rows[is_muted & (entries_of(segment.dataset, rows) == dataset)])
 

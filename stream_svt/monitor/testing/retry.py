@@ -79,7 +79,7 @@ class RetryAppend(Append):
         # Local names: the loop below dominates the time per query.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
         queues = cast("dict[int, RetryQueue]", runs.queues)
-        journal, mutes, hashes = runs.accounts.queues, runs.mutes, list[int]()
+        journal, mutes, hashes = runs.accounts.queues, runs.mutes.of, list[int]()
         status, covers, names = runs.status, runs.covers, batch.series
         offsets, clock = batch.offset[start:stop].tolist(), view.clock[start:stop].tolist()
         check_full = True
@@ -108,7 +108,7 @@ class RetryAppend(Append):
             series = names[row] if names else None
             is_muted = False
             if series is not None and dataset in mutes:
-                hashes = hashes or runs.hashes_of(names)[start:stop].tolist()
+                hashes = hashes or runs.mutes.hashes_of(names)[start:stop].tolist()
                 is_muted = now < mutes[dataset].until(hashes[row - start])
             if is_muted:
                 runs.skip("muted", 1)
@@ -198,7 +198,7 @@ class RetryAppend(Append):
         lifetime, runs = self.rules.lifetime, self.runs
         first = None if lifetime.offsets is None else offset - lifetime.offsets
         first_ms = None if lifetime.ms is None else now - lifetime.ms
-        muted = runs.are_muted(dataset, [entry.series for entry in queue.entries.values()], now)
+        muted = runs.mutes.held(dataset, [entry.series for entry in queue.entries.values()], now)
         over = [
             name
             for (name, entry), is_muted in zip(queue.entries.items(), muted.tolist(), strict=True)

@@ -250,7 +250,7 @@ class SweepAppend(Append):
             allowed = self.rules.alerts_per_set - closing.tops
             passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
-                rest = rest[~runs.are_muted(dataset, [columns[1][index] for index in rest.tolist()], now)]
+                rest = rest[~runs.mutes.held(dataset, [columns[1][index] for index in rest.tolist()], now)]
                 if not len(rest) or runs.status[dataset] != Status.TESTABLE or allowed <= 0:
                     break
                 tops = self._pass(dataset, columns, rest, attempt, allowed, now)
@@ -272,7 +272,7 @@ class SweepAppend(Append):
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
-            if runs.is_muted(dataset, series[index], now):
+            if runs.mutes.holds(dataset, series[index], now):
                 continue
             branch = self.tester.branch(dataset, gaps[:, k])
             if branch is not None:
