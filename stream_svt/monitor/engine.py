@@ -28,7 +28,8 @@ from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.state.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
-from stream_svt.monitor.state.runs import Plan, Status
+from stream_svt.monitor.state.plan import Plan
+from stream_svt.monitor.state.runs import Status
 from stream_svt.monitor.state.shard_datasets import ShardDatasets
 from stream_svt.monitor.state.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec

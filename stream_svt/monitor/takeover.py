@@ -19,8 +19,9 @@ from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.state.accounts import DatasetAccount
 from stream_svt.monitor.state.mutes import Mutes
+from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.queue_journal import Queue, record_number
-from stream_svt.monitor.state.runs import Plan, Runs
+from stream_svt.monitor.state.runs import Runs
 from stream_svt.monitor.state.shard_datasets import AT_ONCE
 from stream_svt.monitor.state.snapshot import (
     ProgressRecord,

@@ -60,6 +60,11 @@ class RecordLayout(Strict):
     """Path of the set, likewise. Default: none."""
 
     @property
+    def is_text(self) -> bool:
+        """Whether records are text."""
+        return self.format == "json"
+
+    @property
     def texts(self) -> dict[str, tuple[str, ...]]:
         """Names in the paths of id, series and set, without an id that is the offset."""
         paths = {"id": None if self.id == OFFSET else self.id, "series": self.series, "set": self.set}

@@ -73,10 +73,7 @@ class AppliedWorkload:
     @property
     def text_topics(self) -> dict[str, bool]:
         """The query topics, by name, and whether their records are text."""
-        formats = {
-            monitor.topic: monitor.record and monitor.record.format for monitor in self.declared.monitors
-        }
-        return {topic: formats.get(topic) != "avro" for topic in self.topics}
+        return {one.topic: one.record is None or one.record.is_text for one in self.declared.monitors}
 
     @cached_property
     def hash(self) -> str:

@@ -21,7 +21,8 @@ from stream_svt.mechanisms.sampler import Blocks, Packing
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import Alert
-from stream_svt.monitor.state.runs import Plan, Runs
+from stream_svt.monitor.state.plan import Plan
+from stream_svt.monitor.state.runs import Runs
 from stream_svt.monitor.state.snapshot import Waiting
 from stream_svt.monitor.testing.query_tester import QueryTester
 from stream_svt.monitor.testing.retry import RetryAppend

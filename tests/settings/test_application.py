@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.monitor.state.runs import Plan
+from stream_svt.monitor.state.plan import Plan
 from stream_svt.privacy.loss import Kind, zcdp_general, zcdp_monotone
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import NOTHING, Carried, MonitorPosition, MutedSeries, parse

@@ -18,7 +18,7 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.state.runs import Plan
+from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.testing.retry import RetryAppend
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.history.audit import Audit, StoredShard

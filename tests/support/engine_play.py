@@ -18,7 +18,8 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds, Commit
-from stream_svt.monitor.state.runs import Plan, Runs, Status
+from stream_svt.monitor.state.plan import Plan
+from stream_svt.monitor.state.runs import Runs, Status
 from stream_svt.monitor.state.snapshot import RunState, Signal
 from stream_svt.monitor.takeover import check_declared, close_undeclared, load, load_in_slices, retire
 from stream_svt.privacy.ledger import Ledger

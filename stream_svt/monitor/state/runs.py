@@ -6,20 +6,16 @@ The state that a query needs is in arrays over the shard's datasets, so that its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from stream_svt.columns.query_batch import Crossing, Grid, Integers, Mask
-from stream_svt.mechanisms.estimates import GapBounds
-from stream_svt.mechanisms.noise import Law
+from stream_svt.columns.query_batch import Crossing, Integers, Mask
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
-from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position, UnclockedEnd
+from stream_svt.monitor.released import EventType, UnclockedEnd
 from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
+from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.series_mutes import SeriesMutes
 from stream_svt.monitor.state.shard_datasets import NEVER
@@ -33,66 +29,13 @@ _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
 _TOP, _LAST_TOP, _ALERT = Signal.TOP, Signal.LAST_TOP, EventType.ALERT
 
 _ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
-_SHOWN_ENDS: Mapping[int | None, UnclockedEnd] = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
 _STORED_ENDS: Mapping[UnclockedEnd, int] = {"period": FOR_EVER, "run": UNTIL_RUN_ENDS}
-"""Ends of mutes by rule, in alerts, and by their word in alerts, that are not a clock."""
+"""Ends of mutes that are not a clock, by rule, and by their word in alerts."""
 
 _AT_ONCE = int(np.iinfo(np.int64).min)
 """Before all timestamps: brokers accept negative ones too."""
 
 Q = TypeVar("Q", bound=Queue[Any])
-
-
-@dataclass(frozen=True, slots=True)
-class AlertTerms:
-    """What all alerts of one branch have in common; ``granularity`` is a numerator and a denominator."""
-
-    branch: Branch
-    bounds: GapBounds
-    threshold_noise: NoiseLaw
-    query_noise: NoiseLaw
-    beta: float
-    granularity: tuple[int, int]
-
-    @classmethod
-    def of(cls, spec: MonitorSpec, mechanism: SparseVector, number: int) -> AlertTerms:
-        """Return the terms of a branch, by its number."""
-        laws = query, threshold = mechanism.branch_laws[number], mechanism.threshold_law
-        scales = [NoiseLaw(law.noise.value, float(spec.granularity / law.rate)) for law in laws]
-        bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
-        granularity = spec.granularity.as_integer_ratio()
-        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
-
-    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``threshold`` is
-    that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and the terms of
-    alerts by branch.
-    """
-
-    spec: MonitorSpec
-    hash: str
-    mechanism: SparseVector
-    smallest_units: int
-    largest_units: int
-    grid: Grid
-    threshold: int
-    laws: tuple[Law, ...]
-    alerts: tuple[AlertTerms, ...]
-
-    @classmethod
-    @lru_cache(maxsize=256)
-    def of(cls, spec: MonitorSpec) -> Plan:
-        """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
-        low, high = spec.grid_bounds
-        mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
-        alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
-        threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
-        units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)
-        return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
 
 
 class Status:
@@ -394,7 +337,7 @@ class Runs:
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         until = self._mute_end(series, clock_ms)
-        alert = self._alert(account, run_state, crossing, charge, until)
+        alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until)
         accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
         if series is not None and until is not None:
@@ -409,38 +352,6 @@ class Runs:
         else:
             self.left[dataset] = run_state.left
         return ended
-
-    def _alert(
-        self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int, until: int | None
-    ) -> Alert:
-        plan, terms, gap = self.plan, self.plan.alerts[crossing.branch], crossing.gap
-        branch, bounds = terms.branch, terms.bounds
-        correction = branch.correction(crossing.attempt)
-        bar = crossing.threshold + correction
-        bound = bounds.lower_bound(bar, gap)
-        step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
-        return Alert(  # by position, because names take longer than the rest of it
-            account.name,
-            self.name,
-            crossing.series,
-            crossing.query_id,
-            Position(plan.spec.topic, self.accounts.shard, crossing.offset, crossing.row),
-            crossing.threshold * step / parts,
-            correction * step / parts,
-            gap * step / parts,
-            branch.name,
-            crossing.attempt + 1,
-            terms.threshold_noise,
-            terms.query_noise,
-            None if bound is None else bounds.estimate(bar, gap) * (step / parts),
-            None if bound is None else bound * step / parts,
-            terms.beta,
-            run_state.run,
-            run_state.run_tops,
-            _SHOWN_ENDS.get(until, until),
-            account.account(charge),
-            plan.hash,
-        )
 
     def _mute_end(self, series: str | None, clock_ms: int) -> int | None:
         """Return the clock (ms) at which the mute of a top's series ends, or its code; None without a mute."""

@@ -25,7 +25,7 @@ from stream_svt.monitor.released import (
     number_of,
 )
 from stream_svt.monitor.state.accounts import DatasetAccount
-from stream_svt.monitor.state.runs import Plan
+from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.state.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import MAX_UNITS

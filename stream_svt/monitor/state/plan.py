@@ -1,0 +1,111 @@
+"""What a monitor's specification means for its runs: mechanism, grid, and the terms of its alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stream_svt.columns.query_batch import Crossing, Grid
+from stream_svt.mechanisms.estimates import GapBounds
+from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
+from stream_svt.monitor.released import Alert, NoiseLaw, Position, UnclockedEnd
+from stream_svt.monitor.state.accounts import DatasetAccount
+from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
+from stream_svt.monitor.state.snapshot import RunState
+from stream_svt.settings.monitors import MonitorSpec
+
+_SHOWN_ENDS: Mapping[int | None, UnclockedEnd] = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
+"""Ends of mutes that are not a clock, in alerts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertTerms:
+    """What all alerts of one branch have in common; ``granularity`` is a numerator and a denominator."""
+
+    branch: Branch
+    bounds: GapBounds
+    threshold_noise: NoiseLaw
+    query_noise: NoiseLaw
+    beta: float
+    granularity: tuple[int, int]
+
+    @classmethod
+    def of(cls, spec: MonitorSpec, mechanism: SparseVector, number: int) -> AlertTerms:
+        """Return the terms of a branch, by its number."""
+        laws = query, threshold = mechanism.branch_laws[number], mechanism.threshold_law
+        scales = [NoiseLaw(law.noise.value, float(spec.granularity / law.rate)) for law in laws]
+        bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
+        granularity = spec.granularity.as_integer_ratio()
+        return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
+
+    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``threshold`` is
+    that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and the terms of
+    alerts by branch.
+    """
+
+    spec: MonitorSpec
+    hash: str
+    mechanism: SparseVector
+    smallest_units: int
+    largest_units: int
+    grid: Grid
+    threshold: int
+    laws: tuple[Law, ...]
+    alerts: tuple[AlertTerms, ...]
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, spec: MonitorSpec) -> Plan:
+        """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
+        low, high = spec.grid_bounds
+        mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
+        alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
+        threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
+        units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)
+        return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
+
+    def alert(
+        self,
+        account: DatasetAccount,
+        shard: int,
+        run_state: RunState,
+        crossing: Crossing,
+        charge: int,
+        until: int | None,
+    ) -> Alert:
+        """Return the alert of a top of a run, with its charge and the end of its mute."""
+        terms, gap = self.alerts[crossing.branch], crossing.gap
+        branch, bounds = terms.branch, terms.bounds
+        correction = branch.correction(crossing.attempt)
+        bar = crossing.threshold + correction
+        bound = bounds.lower_bound(bar, gap)
+        step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
+        return Alert(  # by position, because names take longer than the rest of it
+            account.name,
+            self.spec.name,
+            crossing.series,
+            crossing.query_id,
+            Position(self.spec.topic, shard, crossing.offset, crossing.row),
+            crossing.threshold * step / parts,
+            correction * step / parts,
+            gap * step / parts,
+            branch.name,
+            crossing.attempt + 1,
+            terms.threshold_noise,
+            terms.query_noise,
+            None if bound is None else bounds.estimate(bar, gap) * (step / parts),
+            None if bound is None else bound * step / parts,
+            terms.beta,
+            run_state.run,
+            run_state.run_tops,
+            _SHOWN_ENDS.get(until, until),
+            account.account(charge),
+            self.hash,
+        )
