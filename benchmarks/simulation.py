@@ -140,7 +140,7 @@ def decide(mechanism: SparseVector, events: Events, trials: int) -> tuple[NDArra
     An event is passed over when its branch cannot be paid any more or its item was reported before.
     """
     charges = np.array([branch.charge_units for branch in mechanism.branches], dtype=np.int64)
-    left = np.full(trials, mechanism.epsilon_units - mechanism.threshold_units, dtype=np.int64)
+    left = np.full(trials, mechanism.top_units, dtype=np.int64)
     reported = np.zeros(len(events.trial), dtype=np.bool_)
     gone = np.zeros(int(events.pair.max(initial=-1)) + 1, dtype=np.bool_)
     edges = np.searchsorted(events.trial, np.arange(trials + 1))

@@ -255,7 +255,8 @@ class Tests:
 class Crossing(msgspec.Struct, frozen=True, gc=False):
     """A test whose noisy value reached the noisy threshold: its gap (in grid steps) and attempt, counted from 0.
 
-    ``series_hash`` is the hash of the series, where it is known.
+    ``left`` is what its run may spend after it, in epsilon units; ``series_hash`` is the hash of the series, where it
+    is known.
     """
 
     dataset: int
@@ -266,6 +267,7 @@ class Crossing(msgspec.Struct, frozen=True, gc=False):
     query_id: str
     branch: int
     gap: int
+    left: int
     attempt: int
     series_hash: int | None = None
 

@@ -16,7 +16,7 @@ from stream_svt.forward.config import DestinationConfig, type_word
 from stream_svt.forward.event import alert_of, matches
 from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import AnyEvent, EventType, Lifecycle, MonitorStatus, event_in
-from stream_svt.monitor.state.snapshot import BLIND, PAUSED, STOPPED, State
+from stream_svt.monitor.state.snapshot import BLIND, PAUSED, STOPPED, Signal, State
 from stream_svt.wording import counted
 
 LARGEST_NUMBER = 1000
@@ -152,10 +152,7 @@ class Conditions:
             self.ended[subject, shown] = Ended(
                 status.shown_ms, ended, "its time is over: the next query is tested"
             )
-            if shown == PAUSED:
-                status.paused = False
-            else:
-                status.state = State.HALTED
+            status.signal(Signal.RESUMED if shown == PAUSED else Signal.LIMIT_PASSED)
             status.shown_ms = ended
             if status.shown not in BLIND:
                 del self.blind[subject]

@@ -177,7 +177,7 @@ def mechanism_id(mechanism: Hashable) -> bytes:
 def _describe(value: object) -> str:
     """Return a parameter as text; integers of numpy like those of Python."""
     if is_dataclass(value):
-        parts = (f"{part.name}={_describe(getattr(value, part.name))}" for part in fields(value))
+        parts = (f"{part.name}={_describe(getattr(value, part.name))}" for part in fields(value) if part.init)
         return f"{type(value).__name__}({','.join(parts)})"
     match value:
         case tuple():
@@ -299,6 +299,11 @@ class Mechanism:
         return loss_of(self.threshold_units)
 
     @property
+    def top_units(self) -> int:
+        """Units that the tops of a run may cost."""
+        return self.epsilon_units - self.threshold_units
+
+    @property
     def threshold_law(self) -> Law | None:
         """Law of a run's threshold noise; None for mechanisms without a threshold."""
         return None
@@ -316,15 +321,19 @@ class Mechanism:
         """
         fits = not threshold_noise or self.threshold_law is not None
         require(fits, f"{type(self).__name__} has no threshold: its threshold noise must be 0")
-        return new_run(self, threshold_noise, salt, self.epsilon_units - self.threshold_units)
+        return new_run(self, threshold_noise, salt, self.top_units)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay for another outcome."""
-        return run.left_units < self.smallest_units
+        return self.is_spent(run.left_units)
+
+    def is_spent(self, left: int) -> bool:
+        """Whether `left` units cannot pay for another outcome."""
+        return left < self.smallest_units
 
     def checked_values(self, run: Run, values: object) -> Integers:
         """Return the answers of a step as int64; `MisuseError` for another mechanism's run, `RunExhausted` if over."""
-        check_run(run, self, self.epsilon_units - self.threshold_units)
+        check_run(run, self, self.top_units)
         if self.is_over(run):
             raise RunExhausted("this run has reported all that it pays for; open a new run")
         return grid_values(values)

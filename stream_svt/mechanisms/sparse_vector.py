@@ -117,6 +117,7 @@ class SparseVector(Mechanism):
         threshold_units, threshold_rate: Units that the threshold costs, charged before its first comparison, and the
             rate of its noise.
         branches: In the order in which they test a query.
+        smallest_units: Units of the cheapest top; a run with fewer units left is over.
 
     Examples:
         >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
@@ -138,10 +139,12 @@ class SparseVector(Mechanism):
     threshold_units: int = field()
     threshold_rate: Fraction
     branches: tuple[Branch, ...]
+    smallest_units: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         few = 1 <= len(self.branches) <= _MAX_BRANCHES
         require(few, f"a mechanism must have 1 to {_MAX_BRANCHES} branches")
+        object.__setattr__(self, "smallest_units", min(branch.charge_units for branch in self.branches))
         Mechanism.__post_init__(self)
         follows = self.threshold_rate == rate_of(self.threshold_units, self.sensitivity)
         require(follows, "threshold_rate must be threshold_units / sensitivity")
@@ -155,8 +158,7 @@ class SparseVector(Mechanism):
                 bool(branch.corrections) and max(map(abs, branch.corrections)) < CORRECTION_LIMIT,
                 f"branch {branch.name!r}: corrections must be one or more numbers below 2^48 in magnitude",
             )
-        payable = self.threshold_units + self.smallest_units <= self.epsilon_units
-        require(payable, "epsilon must pay for the threshold and one top")
+        require(not self.is_spent(self.top_units), "epsilon must pay for the threshold and one top")
 
     @property
     def epsilon(self) -> Fraction:
@@ -174,16 +176,14 @@ class SparseVector(Mechanism):
         return tuple(Law(self.query_noise, branch.rate) for branch in self.branches)
 
     @property
-    def smallest_units(self) -> int:
-        """Units of the cheapest top; a run with fewer units left is over."""
-        return min(branch.charge_units for branch in self.branches)
+    def largest_units(self) -> int:
+        """Units of the most expensive top."""
+        return max(branch.charge_units for branch in self.branches)
 
     @property
     def cutoff(self) -> int:
         """Number of tops that a run pays for if the most expensive branch reports all of them."""
-        return (self.epsilon_units - self.threshold_units) // max(
-            branch.charge_units for branch in self.branches
-        )
+        return self.top_units // self.largest_units
 
     def shortened(self, units: int) -> SparseVector | None:
         """Return this mechanism with runs of at most `units`, or None if they cannot pay for one top.
@@ -191,18 +191,21 @@ class SparseVector(Mechanism):
         Noise and corrections stay the same. `epsilon_units` leaves out units that no number of tops could use.
         """
         tops = min(units, self.epsilon_units) - self.threshold_units
-        smallest = self.smallest_units
-        if tops < smallest:
+        if self.is_spent(tops):
             return None
+        smallest = self.smallest_units
         if all(branch.charge_units % smallest == 0 for branch in self.branches):
             tops -= tops % smallest
         return replace(self, epsilon_units=self.threshold_units + tops)
 
-    def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
-        """Return the branch that reports a test, the first with gap >= 0 that `left` units pay for, or None."""
+    def top_of(self, gaps: Sequence[int], left: int) -> tuple[int, int, int] | None:
+        """Return the top of a test as branch, gap and units left after it; None for a bottom.
+
+        The first branch with gap >= 0 that `left` units pay for reports it.
+        """
         for number, branch in enumerate(self.branches):
             if gaps[number] >= 0 and branch.charge_units <= left:
-                return number
+                return number, gaps[number], left - branch.charge_units
         return None
 
     def reached(
@@ -280,15 +283,13 @@ class SparseVector(Mechanism):
         )
         left, consumed, tops = run.left_units, tests, list[Top]()
         for row, column in zip(reached.tolist(), gaps.T.tolist(), strict=True):
-            number = self.branch_of(column, left)
-            if number is not None:
-                charge = self.branches[number].charge_units
-                left -= charge
-                gap = column[number]
-                tops.append(Top(row=row, gap=gap, branch=number, charge_units=charge, left_units=left))
-            if left < self.smallest_units:
-                consumed = row + 1
-                break
+            if (top := self.top_of(column, left)) is not None:
+                branch, gap, rest = top
+                tops.append(Top(row=row, branch=branch, gap=gap, charge_units=left - rest, left_units=rest))
+                left = rest
+                if self.is_spent(left):
+                    consumed = row + 1
+                    break
         outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge_units=run.left_units - left)
         return run.after(outcomes), outcomes
 

@@ -262,8 +262,7 @@ def close_undeclared(engine: Engine) -> Iterator[None]:
         for name, run_state in account.run_states.items():
             if run_state.state is State.RUNNING:
                 over = is_over(account.name, engine.watermarks)
-                run_state.signal(Signal.ENDED)
-                lost = account.end_run(run_state, full_price=not over)
+                lost = account.end_run(run_state, Signal.ENDED, full_price=not over)
                 reason = PERIOD_OVER if over else "retired"
                 accounts.announce(EventType.RUN_CLOSED, account, reason, name, run_state.run, lost)
                 accounts.next.records[f"d/{account.name}".encode()] = to_bytes(account)

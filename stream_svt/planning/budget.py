@@ -165,7 +165,7 @@ def _wastes(monitor: MonitorSpec) -> str:
 
 def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
-    largest = (mechanism.epsilon_units - mechanism.threshold_units) // mechanism.smallest_units
+    largest = mechanism.top_units // mechanism.smallest_units
     more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
     cost = f"A whole run costs {kind.measure} {price}; queries without an alert add nothing"
     return f"{monitor.cutoff} alerts a run{more}. {cost}."

@@ -297,7 +297,7 @@ def trajectory(plan: SparseVector | MonitorSpec, workload: Workload) -> Trajecto
     false_hits = (1 - workload.positives) * _hits(mechanism, _drifting(below, None, ages))
     # (positives and negatives, branches, thresholds, times): reports so far with an unlimited budget
     asked = np.einsum("hbrqa,kqa->hbrk", np.stack([true_hits, false_hits]), reach)
-    budget = mechanism.epsilon_units - mechanism.threshold_units
+    budget = mechanism.top_units
     charges = np.array([branch.charge_units for branch in mechanism.branches], dtype=np.float64)[
         :, None, None
     ]

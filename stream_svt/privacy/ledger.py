@@ -34,9 +34,9 @@ class Ledger(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True,
 
     Examples:
         >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
-        >>> ledger.reserve(1_000_000_000)
-        >>> ledger.spend_reserved(250_000_000)
-        >>> ledger.reserve(4_000_000_000)
+        >>> ledger.open_run(1_000_000_000), ledger.spend_reserved(250_000_000)
+        (0, 250000000)
+        >>> ledger.open_run(4_000_000_000)
         Traceback (most recent call last):
         stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0.75 reserved of a limit of 4. \
 Nothing was charged.
@@ -67,49 +67,43 @@ Nothing was charged.
         """Units that are neither spent nor reserved."""
         return self.limit - self.spent - self.reserved
 
-    def reserve(self, units: int) -> None:
-        """Reserve units for a run (pure only); `BudgetExceeded` if they are not available."""
-        self._require_kind(Kind.PURE, "reserve", "open_run")
-        self._require_available(units)
-        self.reserved += units
+    def open_run(self, units: int) -> int:
+        """Reserve what a run costs, or charge it (zCDP); return the increase of ``spent``.
 
-    def spend_reserved(self, units: int) -> None:
-        """Spend reserved units on a threshold or a top (pure only); `MisuseError` if fewer are reserved."""
-        self._require_kind(_PURE, "spend_reserved", "open_run")
+        `BudgetExceeded` if it is not available, `MisuseError` if another zCDP run is open: zCDP prices do not cover
+        concurrent runs.
+        """
+        if self.run_open:
+            raise MisuseError("a zCDP ledger has at most one open run: close that run first")
+        self._require_available(units)
+        if self.kind is _PURE:
+            self.reserved += units
+            return 0
+        self.spent, self.run_open = self.spent + units, True
+        return units
+
+    def spend_reserved(self, units: int) -> int:
+        """Spend reserved units on a threshold or a top; return the increase of ``spent``, 0 under zCDP."""
+        if self.kind is not _PURE:
+            return 0
         self._require_reserved(units)
         self.reserved -= units
         self.spent += units
+        return units
 
-    def release(self, units: int) -> None:
-        """Release units that a closed run reserved and did not spend (pure only)."""
-        self._require_kind(Kind.PURE, "release", "close_run, which releases nothing")
-        self._require_reserved(units)
-        self.reserved -= units
+    def close_run(self, units: int) -> None:
+        """Release the units that a closed run reserved and did not spend; under zCDP nothing is refunded."""
+        if self.kind is _PURE:
+            self._require_reserved(units)
+            self.reserved -= units
+        elif not self.run_open:
+            raise MisuseError("no run is open on this ledger")
+        self.run_open = False
 
     def charge(self, units: int) -> None:
         """Spend units without a reservation; `BudgetExceeded` if they are not available."""
         self._require_available(units)
         self.spent += units
-
-    def open_run(self, units: int) -> None:
-        """Charge the whole price of a run and mark it open (zCDP only).
-
-        `BudgetExceeded` if the price is not available, `MisuseError` if another run is open: zCDP prices do not cover
-        concurrent runs.
-        """
-        self._require_kind(Kind.ZCDP, "open_run", "reserve")
-        if self.run_open:
-            raise MisuseError("a zCDP ledger has at most one open run: close that run first")
-        self._require_available(units)
-        self.spent += units
-        self.run_open = True
-
-    def close_run(self) -> None:
-        """Mark the open run closed (zCDP only); nothing is refunded."""
-        self._require_kind(Kind.ZCDP, "close_run", "release")
-        if not self.run_open:
-            raise MisuseError("no run is open on this ledger")
-        self.run_open = False
 
     def raise_limit(self, limit: int) -> None:
         """Set a higher limit, in units. Only an operator does this; a limit never falls."""
@@ -135,11 +129,6 @@ Nothing was charged.
             raise MisuseError(
                 f"{self._text(units)} exceeds the reserved {self._text(self.reserved)}; the ledger is unchanged"
             )
-
-    def _require_kind(self, kind: Kind, method: str, instead: str) -> None:
-        if self.kind is not kind:
-            name = "pure" if self.kind is _PURE else "zCDP"
-            raise MisuseError(f"a {name} ledger has no {method}: use {instead}")
 
 
 def _check_units(units: int, name: str) -> int:

@@ -338,7 +338,7 @@ def two_branches(of: type) -> Any:
     plain = base(monotonic=True, cutoff=4)
     branch = plain.branches[0]
     dear = replace(branch, name="middle", charge_units=2 * branch.charge_units, rate=2 * branch.rate)
-    parameters = {part.name: getattr(plain, part.name) for part in fields(plain)}
+    parameters = {part.name: getattr(plain, part.name) for part in fields(plain) if part.init}
     return of(**(parameters | {"branches": (replace(branch, corrections=(2,)), dear)}))
 
 

@@ -40,7 +40,7 @@ class PureLedger(RuleBasedStateMachine):
 
     @rule(units=amounts)
     def open_run(self, units):
-        if self.attempt("reserve", units, units <= self.free()):
+        if self.attempt("open_run", units, units <= self.free()):
             self.runs.append(units)
 
     @precondition(lambda self: self.runs)
@@ -48,14 +48,14 @@ class PureLedger(RuleBasedStateMachine):
     def report_a_top(self, data):
         run = data.draw(st.integers(0, len(self.runs) - 1))
         units = data.draw(st.integers(0, self.runs[run]))
-        self.ledger.spend_reserved(units)
+        assert self.ledger.spend_reserved(units) == units
         self.runs[run] -= units
         self.spent += units
 
     @precondition(lambda self: self.runs)
     @rule()
     def close_run(self):
-        self.ledger.release(self.runs.pop())
+        self.ledger.close_run(self.runs.pop())
 
     @rule(units=amounts)
     def charge(self, units):
@@ -87,10 +87,10 @@ def test_a_zcdp_ledger_charges_whole_runs_and_gives_nothing_back(steps):
     ledger, spent, is_open = Ledger(Kind.ZCDP, 100), 0, False
     for close, units in steps:
         if close and is_open:
-            ledger.close_run()
+            ledger.close_run(units)
             is_open = False
         elif not is_open and units <= 100 - spent:
-            ledger.open_run(units)
+            assert (ledger.open_run(units), ledger.spend_reserved(units)) == (units, 0)
             spent, is_open = spent + units, True
         elif not close:
             before = msgspec.msgpack.encode(ledger)
@@ -104,20 +104,18 @@ def test_a_zcdp_ledger_charges_whole_runs_and_gives_nothing_back(steps):
 def holding(kind, reserved=0):
     ledger = Ledger(kind, 10)
     if reserved:
-        ledger.reserve(reserved)
+        ledger.open_run(reserved)
     return ledger
 
 
 @pytest.mark.parametrize(
     ("ledger", "method", "units", "reason"),
     [
-        *((holding(Kind.ZCDP), method, 1, "zCDP") for method in ("reserve", "spend_reserved", "release")),
-        (holding(Kind.PURE), "open_run", 1, "use reserve"),
-        (holding(Kind.PURE), "close_run", None, "use release"),
-        (holding(Kind.ZCDP), "close_run", None, "no run is open"),
+        (holding(Kind.ZCDP), "close_run", 0, "no run is open"),
+        (holding(Kind.ZCDP, 4), "open_run", 1, "at most one open run"),
         *(
             (holding(Kind.PURE, 4), method, 5, "exceeds the reserved")
-            for method in ("spend_reserved", "release")
+            for method in ("spend_reserved", "close_run")
         ),
         *(
             (holding(Kind.PURE), "raise_limit", limit, "above the current")
@@ -125,7 +123,7 @@ def holding(kind, reserved=0):
         ),
         *(
             (holding(Kind.PURE), method, units, "integer number")
-            for method in ("reserve", "spend_reserved", "release", "charge", "raise_limit")
+            for method in ("open_run", "spend_reserved", "close_run", "charge", "raise_limit")
             for units in (-1, 0.5, True, None)
         ),
     ],
@@ -133,7 +131,7 @@ def holding(kind, reserved=0):
 def test_what_a_ledger_cannot_do_is_refused_and_changes_nothing(ledger, method, units, reason):
     before = msgspec.msgpack.encode(ledger)
     with pytest.raises(MisuseError, match=reason):
-        getattr(ledger, method)(*(() if method == "close_run" else (units,)))
+        getattr(ledger, method)(units)
     assert msgspec.msgpack.encode(ledger) == before
 
 
@@ -189,7 +187,7 @@ def test_books_that_cannot_be_are_not_read(stored):
 def test_the_stored_form_is_pinned():
     """Format 1 stays readable: a change of these bytes needs a new format number."""
     ledger = Ledger(Kind.PURE, 4_000_000_000)
-    ledger.reserve(1_000_000_000)
+    ledger.open_run(1_000_000_000)
     ledger.spend_reserved(250_000_000)
     pinned = bytes.fromhex("9601a470757265ceee6b2800ce0ee6b280ce2cb41780c2")
     assert msgspec.msgpack.encode(ledger) == pinned

@@ -167,7 +167,7 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     """Play a sparse vector on a stream in every run; a spent run gets a fresh threshold for further `rounds`."""
     keyed, salts, entropy = secrets(svt, runs, label)
     charges = np.array([branch.charge_units for branch in svt.branches])
-    tops_charge = svt.epsilon_units - svt.threshold_units
+    tops_charge = svt.top_units
     rho = thresholds(svt, runs, keyed, salts, entropy)
     left, used = np.full(runs, tops_charge), np.ones(runs, dtype=np.int64)
     reported = np.full((len(values), runs), UNMADE, dtype=np.int64)

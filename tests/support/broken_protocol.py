@@ -97,8 +97,8 @@ class PublishesAgain(Journal):
 class _HalfPrice(DatasetAccount):
     """Charges half of a top's price."""
 
-    def charge_top(self, run_state: RunState, charge: int) -> int:
-        return super().charge_top(run_state, charge // 2)
+    def charge_top(self, run_state: RunState, left: int) -> int:
+        return super().charge_top(run_state, left + (run_state.left - left + 1) // 2)
 
 
 class _HalfPriceAccounts(Accounts):

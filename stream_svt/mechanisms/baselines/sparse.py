@@ -210,7 +210,7 @@ class Sparse(Mechanism):
 
     def resample(self, run: Run, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Return the run with a fresh threshold noise after a top, charged; store it durably before the next test."""
-        check_run(run, self, self.epsilon_units - self.threshold_units)
+        check_run(run, self, self.top_units)
         require(
             self.needs_threshold(run), "a fresh threshold is drawn only after a top, in a run with units left"
         )

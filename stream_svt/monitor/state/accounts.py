@@ -74,8 +74,8 @@ _RECORD_BYTES = 400
 """Bytes of a dataset's state record besides its content before the commit: its frame, and what it may grow."""
 EVENT_BYTES = 1_000
 """Approximate size of an event, in the outbox and on the alert topic, without texts that a client chose."""
-# A global is faster than an attribute of the enum: loading compares a state, and an alert asks for a kind.
-_RUNNING, _ZCDP = State.RUNNING, Kind.ZCDP
+# A global is faster than an attribute of the enum: loading compares a state, and an alert signals a top.
+_RUNNING, _TOP = State.RUNNING, Signal.TOP
 
 Amounts = tuple[int, int, int, int]
 """A dataset's limit, spent and reserved amounts, and its number of charges."""
@@ -118,57 +118,52 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         available = ledger.available - spec.reserve_units(ledger.kind)
         if ledger.kind is Kind.ZCDP:
             return None if ledger.run_open or spec.run_price(Kind.ZCDP) > available else mechanism
-        affordable = min(mechanism.epsilon_units, available)
-        return mechanism if affordable == mechanism.epsilon_units else mechanism.shortened(affordable)
+        return mechanism if available >= mechanism.epsilon_units else mechanism.shortened(available)
 
     def admit(self, run_state: RunState, spec: MonitorSpec, mechanism: SparseVector) -> int | None:
-        """Open a run: return the charge for its threshold, None if the ledger cannot pay for a run.
+        """Begin a run: return the charge for its threshold, None if the ledger cannot pay for a run.
 
         The run gets the mechanism's full epsilon or, if the ledger cannot pay that, a shorter run with fewer tops, and
         with at least the cheapest of several branches. The monitor's reserve stays available to other monitors. Under
         zCDP the full run is charged now, and no run is admitted while another one is open.
         """
-        ledger, shorter = self.ledger, self.payable(spec, mechanism)
-        if shorter is None:
+        ledger, paid = self.ledger, self.payable(spec, mechanism)
+        run_state.signal(Signal.REFUSED if paid is None else Signal.ADMITTED)
+        if paid is None:
             return None
-        if ledger.kind is Kind.ZCDP:
-            price = spec.run_price(Kind.ZCDP)
-            ledger.open_run(price)
-            run_state.left = mechanism.epsilon_units - mechanism.threshold_units
-            run_state.spent += price
-            return price
-        ledger.reserve(shorter.epsilon_units)
-        ledger.spend_reserved(shorter.threshold_units)
-        run_state.left = shorter.epsilon_units - shorter.threshold_units
-        run_state.spent += shorter.threshold_units
-        return shorter.threshold_units
-
-    def charge_top(self, run_state: RunState, charge: int) -> int:
-        """Pay for a top from the run's reservation; return the increase of the ledger's total."""
-        run_state.left -= charge
-        if self.ledger.kind is _ZCDP:
-            return 0
-        self.ledger.spend_reserved(charge)
+        price = spec.run_price(ledger.kind) if ledger.kind is Kind.ZCDP else paid.epsilon_units
+        charge = ledger.open_run(price) + ledger.spend_reserved(paid.threshold_units)
+        run_state.run += 1
+        run_state.runs += 1
+        run_state.left, run_state.run_tops = paid.top_units, 0
         run_state.spent += charge
         return charge
 
-    def end_run(self, run_state: RunState, *, full_price: bool = False) -> int:
-        """End a run and overwrite its secrets, so that a later reader of the state cannot recompute its noise.
+    def charge_top(self, run_state: RunState, left: int) -> int:
+        """Pay for a top after which the run has ``left`` units; return the increase of the ledger's total."""
+        run_state.signal(_TOP)
+        charge = self.ledger.spend_reserved(run_state.left - left)
+        run_state.left = left
+        run_state.run_tops += 1
+        run_state.tops += 1
+        run_state.spent += charge
+        return charge
+
+    def end_run(self, run_state: RunState, signal: Signal, *, full_price: bool = False) -> int:
+        """End a run, if one is open, and overwrite its secrets: no later reader of the state can recompute its noise.
 
         The rest of its reservation is released (pure only). At ``full_price`` it counts as spent, because outcomes may
         have been computed and lost. Returns the increase of the ledger's total.
         """
-        lost = 0
-        if self.ledger.kind is Kind.ZCDP:
-            self.ledger.close_run()
-        elif full_price:
-            lost = run_state.left
-            self.ledger.spend_reserved(lost)
-            run_state.spent += lost
-        else:
-            self.ledger.release(run_state.left)
-        run_state.left = 0
-        run_state.secrets = NO_SECRETS
+        was_open = run_state.state is _RUNNING
+        run_state.signal(signal)
+        if not was_open:
+            return 0
+        lost = self.ledger.spend_reserved(run_state.left) if full_price else 0
+        self.ledger.close_run(0 if full_price else run_state.left)
+        run_state.spent += lost
+        run_state.halts += signal is Signal.LAST_TOP
+        run_state.left, run_state.secrets = 0, NO_SECRETS
         return lost
 
     @property

@@ -45,16 +45,13 @@ class AlertTerms:
 class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
 
-    ``smallest_units`` and ``largest_units`` are those of the cheapest and of the most expensive top; ``threshold`` is
-    that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and the terms of
-    alerts by branch.
+    ``threshold`` is that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and
+    the terms of alerts by branch.
     """
 
     spec: MonitorSpec
     hash: str
     mechanism: SparseVector
-    smallest_units: int
-    largest_units: int
     grid: Grid
     threshold: int
     laws: tuple[Law, ...]
@@ -68,8 +65,7 @@ class Plan:
         mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
         threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
-        units = mechanism.smallest_units, max(branch.charge_units for branch in mechanism.branches)
-        return cls(spec, spec.hash(), mechanism, *units, grid, threshold, laws, tuple(alerts))
+        return cls(spec, spec.hash(), mechanism, grid, threshold, laws, tuple(alerts))
 
     def alert(
         self,

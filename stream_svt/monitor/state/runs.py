@@ -26,7 +26,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 # As in `accounts`.
 _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
-_TOP, _LAST_TOP, _ALERT = Signal.TOP, Signal.LAST_TOP, EventType.ALERT
+_ALERT = EventType.ALERT
 
 _ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
 _STORED_ENDS: Mapping[UnclockedEnd, int] = {"period": FOR_EVER, "run": UNTIL_RUN_ENDS}
@@ -262,17 +262,11 @@ class Runs:
             return
         charge = account.admit(run_state, plan.spec, plan.mechanism)
         if charge is None:
-            run_state.signal(Signal.REFUSED)
             self._announce(EventType.EXHAUSTED, dataset, "budget")
             self.changed(dataset, run_state, time_ms)
             return
         self._count_begin(dataset, time_ms)
-        run_state.signal(Signal.ADMITTED)
-        run_state.run += 1
-        run_state.runs += 1
-        run_state.run_tops = 0
-        mechanism = plan.mechanism
-        noise = draw_threshold(mechanism.threshold_law, accounts.entropy)
+        noise = draw_threshold(plan.mechanism.threshold_law, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
         accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
@@ -329,11 +323,7 @@ class Runs:
         """Charge and release a top, mute its series, halt after the last top; return hashes unmuted to make room."""
         accounts, dataset, plan = self.accounts, crossing.dataset, self.plan
         account, run_state = accounts.to_change(self.name, dataset)
-        charge = account.charge_top(run_state, plan.alerts[crossing.branch].branch.charge_units)
-        run_state.run_tops += 1
-        run_state.tops += 1
-        is_last = run_state.left < plan.smallest_units
-        run_state.signal(_LAST_TOP if is_last else _TOP)
+        charge = account.charge_top(run_state, crossing.left)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         until = self._mute_end(series, clock_ms)
@@ -343,10 +333,10 @@ class Runs:
         if series is not None and until is not None:
             known = self.mutes.hash_of(series) if crossing.series_hash is None else crossing.series_hash
             ended = self.mutes.add(dataset, known, until, clock_ms, plan.spec.max_mutes)
-        if is_last:
-            run_state.halts += 1
-            run_state.stopped = run_state.stopped or plan.spec.on_halt == "stop"
-            account.end_run(run_state)
+        if plan.mechanism.is_spent(run_state.left):
+            account.end_run(run_state, Signal.LAST_TOP)
+            if plan.spec.on_halt == "stop":
+                run_state.signal(Signal.CLOSED)
             self._announce(EventType.RUN_HALTED, dataset, "cutoff", **_stop(run_state))
             self._ended(dataset, run_state, clock_ms)
         else:
@@ -366,10 +356,8 @@ class Runs:
         ``close``: no run follows until an operator reopens the monitor; a run need not be open.
         """
         account, run_state = self._to_change(dataset)
-        is_open = run_state.state is _RUNNING
-        run_state.signal(Signal.CLOSED if close else Signal.ENDED)
-        run_state.stopped = run_state.stopped or close
-        lost = account.end_run(run_state, full_price=full_price) if is_open else 0
+        signal = Signal.CLOSED if close else Signal.ENDED
+        lost = account.end_run(run_state, signal, full_price=full_price)
         self._announce(EventType.RUN_CLOSED, dataset, reason, lost, **_stop(run_state))
         self._ended(dataset, run_state)
 
@@ -385,7 +373,7 @@ class Runs:
             return
         run_state = self._to_change(dataset)[1]
         if run_state.state in (_EXHAUSTED, _LIMITED):
-            run_state.signal(Signal.CLOSED)
+            run_state.signal(Signal.ENDED)
         self._announce(EventType.RUN_CLOSED, dataset, "removed")
         run_state.blind_ms = UNCOVERED
         self.changed(dataset, run_state)
@@ -409,14 +397,16 @@ class Runs:
         if full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
         run_state = self._to_change(dataset)[1]
-        run_state.paused, run_state.paused_until = True, until_ms
+        run_state.signal(Signal.PAUSED)
+        run_state.paused_until = until_ms
         self._announce(EventType.PAUSED, dataset, "command", until=until_ms)
         self.changed(dataset, run_state)
 
     def resume(self, dataset: int, reason: str = "command", time_ms: int | None = None) -> None:
         """End the pause of a dataset at a time, by default that of the last query."""
         run_state = self._to_change(dataset)[1]
-        run_state.paused, run_state.paused_until = False, 0
+        run_state.signal(Signal.RESUMED)
+        run_state.paused_until = 0
         self._announce(EventType.RESUMED, dataset, reason)
         self.changed(dataset, run_state, time_ms)
 
@@ -437,7 +427,8 @@ class Runs:
     def reopen(self, dataset: int) -> None:
         """End the open run, so that the next query of a dataset opens a new one with new noise."""
         run_state = self._to_change(dataset)[1]
-        was_barred, run_state.stopped = run_state.stopped or run_state.state is _LIMITED, False
+        was_barred = run_state.stopped or run_state.state is _LIMITED
+        run_state.signal(Signal.REOPENED)
         if self.is_open(dataset):
             self.end_run(dataset, "command")
         elif was_barred:
@@ -458,7 +449,7 @@ class Runs:
 
     def top_branch_only(self, run_state: RunState) -> bool:
         """Return whether the rest of an open run cannot pay its most expensive branch."""
-        return run_state.state is _RUNNING and run_state.left < self.plan.largest_units
+        return run_state.state is _RUNNING and run_state.left < self.plan.mechanism.largest_units
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""

@@ -66,6 +66,9 @@ class Signal(StrEnum):
     BUDGET_RAISED = "budget raised"
     LIMIT_REACHED = "limit reached"
     LIMIT_PASSED = "limit passed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    REOPENED = "reopened"
 
 
 TRANSITIONS: Mapping[tuple[State, Signal], State] = {
@@ -81,11 +84,21 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.HALTED, Signal.CLOSED): State.HALTED,
     (State.EXHAUSTED, Signal.BUDGET_RAISED): State.IDLE,
     (State.EXHAUSTED, Signal.CLOSED): State.HALTED,
+    (State.EXHAUSTED, Signal.ENDED): State.HALTED,
     (State.IDLE, Signal.LIMIT_REACHED): State.LIMITED,
     (State.HALTED, Signal.LIMIT_REACHED): State.LIMITED,
     (State.LIMITED, Signal.LIMIT_PASSED): State.HALTED,
     (State.LIMITED, Signal.CLOSED): State.HALTED,
+    (State.LIMITED, Signal.ENDED): State.HALTED,
+    **{(one, signal): one for one in State for signal in (Signal.PAUSED, Signal.RESUMED, Signal.REOPENED)},
 }
+FLAGS: Mapping[Signal, tuple[str, bool]] = {
+    Signal.CLOSED: ("stopped", True),
+    Signal.REOPENED: ("stopped", False),
+    Signal.PAUSED: ("paused", True),
+    Signal.RESUMED: ("paused", False),
+}
+"""Signals that also set a flag of `RunState`."""
 VERSION = 1
 
 
@@ -156,6 +169,8 @@ class RunState(_Secret, array_like=True, gc=False):
     def signal(self, signal: Signal) -> None:
         """Change to the next state; MisuseError if the signal cannot occur in this one."""
         self.state = follow(TRANSITIONS, self.state, signal, "a monitor")
+        if signal in FLAGS:
+            setattr(self, *FLAGS[signal])
 
     @property
     def shown(self) -> str:

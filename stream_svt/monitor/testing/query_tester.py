@@ -127,16 +127,18 @@ class QueryTester:
         texts = batch.series or None
         for row, column, threshold in self._live_candidates(segment):
             dataset = batch.dataset.item(row)  # quicker than the integer of an entry
-            if (branch := self.branch(dataset, column)) is None:
+            if (top := self.top_of(dataset, column)) is None:
                 continue
             series = None if texts is None else texts[row]
             offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
             mutes = series is not None and runs.spec.mute is not Mute.NONE
             known = runs.mutes.hashes_of(batch.series).item(row) if mutes else None
             segment.tops.append(row)
-            gap = column[branch]
-            top = Crossing(dataset, offset, own, threshold, series, query_id, branch, gap, 0, known)
-            self._after_top(segment, row, top, runs.report(top, view.clock.item(row)))
+            branch, gap, left = top
+            crossing = Crossing(
+                dataset, offset, own, threshold, series, query_id, branch, gap, left, 0, known
+            )
+            self._after_top(segment, row, crossing, runs.report(crossing, view.clock.item(row)))
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
 
@@ -272,9 +274,9 @@ class QueryTester:
         noise = reaching(drawn) if draw_all else drawn_where_reached
         return mechanism.reached(tests.value, tests.threshold, rho, left, tests.attempt, noise)
 
-    def branch(self, dataset: int, gaps: Sequence[int] | Integers) -> int | None:
-        """Return the first branch that fired and that the run can pay, None if there is none."""
-        return self.runs.plan.mechanism.branch_of(gaps, self.runs.left.item(dataset))
+    def top_of(self, dataset: int, gaps: Sequence[int] | None) -> tuple[int, int, int] | None:
+        """Return the top of a dataset's query as `SparseVector.top_of`; without ``gaps`` it reached no branch."""
+        return None if gaps is None else self.runs.plan.mechanism.top_of(gaps, self.runs.left.item(dataset))
 
 
 class Append:

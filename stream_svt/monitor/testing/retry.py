@@ -149,9 +149,8 @@ class RetryAppend(Append):
     ) -> bool:
         """Test a query whose series does not wait; enqueue a bottom. Returns whether it is a top."""
         self.runs.accounts.next.tested[self.runs.name] += 1
-        branch = None if gaps is None else self.tester.branch(dataset, gaps)
-        if gaps is not None and branch is not None:
-            self._report(dataset, arrival, branch, gaps[branch], attempt=0, now=now)
+        if (top := self.tester.top_of(dataset, gaps)) is not None:
+            self._report(dataset, arrival, top, attempt=0, now=now)
             return True
         if len(queue.entries) >= self.rules.capacity:
             queue.remove(next(iter(queue.entries)))
@@ -159,9 +158,11 @@ class RetryAppend(Append):
         queue.put(arrival)
         return False
 
-    def _report(self, dataset: int, entry: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
+    def _report(
+        self, dataset: int, entry: Waiting, top: tuple[int, int, int], *, attempt: int, now: int
+    ) -> None:
         query = entry.offset, entry.row, entry.threshold, entry.series, entry.query_id
-        self.runs.report(Crossing(dataset, *query, branch, gap, attempt), now)
+        self.runs.report(Crossing(dataset, *query, *top, attempt), now)
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest entry first."""
@@ -179,15 +180,15 @@ class RetryAppend(Append):
             attempts,
         )
         chosen, gaps = self.tester.reached(tests)
-        fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
+        fired = dict(zip(chosen.tolist(), gaps.T.tolist(), strict=True))
         last = np.flatnonzero(attempts + 1 >= rules.attempts)
         for index in np.union1d(last, chosen).tolist():
             entry, attempt = waiting[index], int(attempts[index])
-            branch = self.tester.branch(dataset, fired[index]) if index in fired else None
-            if branch is not None or attempt + 1 >= rules.attempts:
+            top = self.tester.top_of(dataset, fired.get(index))
+            if top is not None or attempt + 1 >= rules.attempts:
                 queue.remove(entry.name)
-            if branch is not None:
-                self._report(dataset, entry, branch, int(fired[index][branch]), attempt=attempt, now=now)
+            if top is not None:
+                self._report(dataset, entry, top, attempt=attempt, now=now)
                 if runs.status[dataset] != Status.TESTABLE:
                     queue.count_sweep_up_to(entry)
                     return

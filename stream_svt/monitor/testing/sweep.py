@@ -274,10 +274,9 @@ class SweepAppend(Append):
                 break
             if runs.mutes.holds(dataset, series[index], now):
                 continue
-            branch = self.tester.branch(dataset, gaps[:, k])
-            if branch is not None:
+            if (top := self.tester.top_of(dataset, gaps[:, k].tolist())) is not None:
                 offset, row, _, threshold = numbers[:, index].tolist()
                 query = offset, row, threshold, series[index], query_id[index]
                 tops.append(index)
-                runs.report(Crossing(dataset, *query, branch, int(gaps[branch, k]), attempt), now)
+                runs.report(Crossing(dataset, *query, *top, attempt), now)
         return tops
