@@ -55,7 +55,7 @@ def require_bool(given: object, name: str) -> None:
 
 def is_integer(given: object) -> TypeGuard[int]:
     """Whether the value is an integer of Python or numpy."""
-    return isinstance(given, int | np.integer)
+    return isinstance(given, (int, np.integer))
 
 
 def integer_array(given: object, name: str) -> Integers:

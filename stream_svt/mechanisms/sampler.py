@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from operator import is_
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -72,6 +72,7 @@ ATTEMPT_LIMIT = 2**8
 BRANCH_LIMIT = 2**4
 
 _WORD = 64
+_VALUE_BITS = np.uint64(2**48 - 1)
 _CHUNK = 16384
 _TILE = 256
 """Tests whose salt is added at once; divides `_CHUNK`."""
@@ -342,10 +343,11 @@ class Sampler:
         identity = _checked(given, *laws)
         found: list[list[tuple[Integers, Integers]]] = [[(_NONE, _NONE)] for _ in laws]
         for part in _parts(len(identity.value)):
+            counted = None if among is None else among[part]
             for branch, (law, least) in enumerate(zip(laws, leasts, strict=True)):
                 own = identity if branch == identity.branch else identity._replace(branch=branch)
                 words = self._source.words(own, part, other_branch=branch > 0)
-                tests, noise = self._reached(law, words, least[part], None if among is None else among[part])
+                tests, noise = self._reached(law, words, least[part], counted)
                 if len(tests):
                     found[branch].append((tests + part.start, noise))
         return [_joined(parts) for parts in found]
@@ -502,30 +504,30 @@ def _checked(given: Identity, *laws: Law) -> Identity:
     if given.packing is not None and given.packing.is_of(given) and isinstance(salt[0], int):
         return given
     return Identity(  # without the packing of other columns
-        salt=salt,
-        offset=checked_integer_or_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
-        row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
-        attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
-        branch=branch,
-        value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
+        salt,
+        checked_integer_or_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+        checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
+        checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
+        branch,
+        checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
     )
 
 
 def _pack(identity: Identity, part: slice, block: Words, word: Words) -> None:
     """Write the identities of some tests to ``block``, a row of two words each; ``word`` is scratch memory."""
-    columns = identity.offset, identity.row, identity.attempt, identity.value
-    offset, row, attempt, value = (_words(column, part) for column in columns)
-    high, low = (_words(half, part) for half in identity.salt)
+    high, low = _words(identity.salt[0], part), _words(identity.salt[1], part)
+    offset, row = _words(identity.offset, part), _words(identity.row, part)
+    attempt, value = _words(identity.attempt, part), _words(identity.value, part)
     # Numbers first: a number for all tests costs no pass over them.
-    high = high ^ (offset << np.uint64(16))
-    low = low ^ (np.uint64(identity.branch << 48) ^ attempt << np.uint64(52))
-    np.bitwise_and(value, np.uint64(2**48 - 1), out=word)
+    high = high ^ offset << 16
+    low = low ^ identity.branch << 48 ^ attempt << 52
+    np.bitwise_and(value, _VALUE_BITS, out=word)
     if isinstance(row, np.ndarray):
-        np.bitwise_xor(high, row >> np.uint64(4), out=block[:, 0])
-        np.bitwise_xor(word, row << np.uint64(60), out=word)
+        np.bitwise_xor(high, row >> 4, out=block[:, 0])
+        np.bitwise_xor(word, row << 60, out=word)
     else:
-        block[:, 0] = high ^ row >> np.uint64(4)
-        low = low ^ row << np.uint64(60)
+        block[:, 0] = high ^ row >> 4
+        low = low ^ (row & 15) << 60  # a shift of words drops the other bits
     np.bitwise_xor(word, low, out=block[:, 1])
 
 
@@ -536,12 +538,12 @@ def _joined(parts: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integ
     return np.concatenate(tests), np.concatenate(noises)
 
 
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+def _parts(count: int) -> list[slice]:
+    return [slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
 
 
-def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:
-    return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else np.uint64(numbers)
+def _words(numbers: Integers | Words | int, part: slice) -> Any:  # noqa: ANN401 - words or a number
+    return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else numbers
 
 
 def _checked_salt(salt: Salt, count: int) -> Salt:
