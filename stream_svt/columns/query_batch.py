@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -74,18 +75,23 @@ class QueryBatch:
 
     def index_of(self, offset: int, row: int) -> int:
         """Return the first row at or after a position."""
+        if (offset, row) <= (self.first, 0):
+            return 0
         start, end = np.searchsorted(self.offset, (offset, offset + 1)).tolist()
         return int(start + np.searchsorted(self.row[start:end], row))
 
     @cached_property
     def time_ms(self) -> Integers:
         """The timestamps as monitors take them: brokers store any 64 bits."""
-        return np.clip(self.timestamp_ms, -LAST_MS, LAST_MS)
+        times = self.timestamp_ms
+        if self.in_time_order and len(times) and times.item(0) >= -LAST_MS and times.item(-1) <= LAST_MS:
+            return times
+        return times.clip(-LAST_MS, LAST_MS)
 
     @cached_property
     def has_rows(self) -> bool:
         """Whether some query is not the first row of its record."""
-        return bool(self.row.any())
+        return bool(np.count_nonzero(self.row))
 
     @cached_property
     def heads(self) -> Integers:
@@ -97,11 +103,13 @@ class QueryBatch:
     @cached_property
     def in_time_order(self) -> bool:
         """Whether no record has an earlier timestamp than the one before."""
-        times = self.time_ms[self.heads]
-        return bool((times[1:] >= times[:-1]).all())
+        times = self.timestamp_ms
+        return len(times) < 2 or not np.count_nonzero(times[1:] < times[:-1])
 
     def datasets(self, start: int, stop: int) -> Integers:
         """Return the datasets of the records with rows in [start, stop), which is not empty."""
+        if self.offset[start] == self.offset[stop - 1]:
+            return self.dataset[start : start + 1]
         if len(self.heads) == len(self):
             return self.dataset[start:stop]
         first, last = np.searchsorted(self.heads, (start + 1, stop)).tolist()
@@ -135,8 +143,13 @@ class QueryBatch:
     def common(self, column: Integers, start: int, stop: int) -> Integers | int:
         """Return a column of rows [start, stop), or the number that they share because they are of one record."""
         if start < stop and self.offset[start] == self.offset[stop - 1]:
-            return int(column[start])
+            return column.item(start)
         return column[start:stop]
+
+    def share(self, grids: Iterable[Grid]) -> None:
+        """Note the grids, by monitor, on which monitors will put the values: many rows are packed once for each."""
+        if len(self) >= _MANY and not self.shared:
+            self.shared = {grid: count for grid, count in Counter(grids).items() if count > 1}
 
     def packing(self, grid: Grid, start: int, stop: int) -> Packing | None:
         """Return many rows [start, stop) of one record, packed for the monitors of a grid, or None if one has it.
@@ -156,6 +169,8 @@ class QueryBatch:
     def part(self, start: int, stop: int) -> int:
         """Return the row before which to stop, so that rows from ``start`` on fit a cache and, if many, one record."""
         end = min(stop, start + _ROWS_AT_ONCE)
+        if end - start < _MANY:
+            return end
         of_record = start + int(self.offset[start:end].searchsorted(self.offset[start], side="right"))
         return of_record if of_record - start >= _MANY else end
 
@@ -187,9 +202,9 @@ class Grid:
             steps = np.clip(steps, lowest, highest)
         if denominator != 1:
             steps *= denominator
-        # The guard, granularity / GUARD: in whole numbers, and what is left in units of 10^-18.
-        whole, part = divmod(PARTS * numerator // (GUARD * denominator), PARTS)
         if batch.fraction is not None:
+            # The guard, granularity / GUARD: in whole numbers, and what is left in units of 10^-18.
+            whole, part = divmod(PARTS * numerator // (GUARD * denominator), PARTS)
             parts = batch.fraction[first:last] + part
             parts //= PARTS // denominator
             steps = np.add(steps, parts, out=parts)
@@ -220,7 +235,7 @@ class View:
     stop: int
     clock: Integers
     eligible: Mask | None
-    outside: Integers
+    outside: Sequence[int]
     markers: dict[int, str]
     marked: list[int]
 
@@ -276,8 +291,8 @@ class Crossing(msgspec.Struct, frozen=True, gc=False):
 class Segment:
     """Rows [start, stop) of a view that are tested on arrival, and the result.
 
-    ``dataset`` and ``clock`` are columns, or one number for all rows. ``live`` is the mask of the rows that are tested,
-    ``muted`` of those of muted series; ``tops`` are the rows of tops. ``changed``: whether rows left ``live`` that were
+    ``dataset`` is a column, or one number for all rows. ``live`` is the mask of the rows that are tested, ``muted`` of
+    those of muted series; ``tops`` are the rows of tops. ``changed``: whether rows left ``live`` that were
     candidates. ``is_waiting``: whether a top ended a run, so that the next one may be opened.
     """
 
@@ -285,7 +300,6 @@ class Segment:
     start: int
     stop: int
     dataset: Integers | int
-    clock: Integers | int
     live: Mask
     muted: Mask
     tops: list[int] = field(default_factory=list)
@@ -303,6 +317,11 @@ class Segment:
         if len(rows):
             self.live[rows], self.muted[rows] = False, True
             self.changed = True
+
+
+def first_of(mask: Mask, start: int, stop: int) -> int:
+    """Return the first row of a mask of the rows from ``start`` on; ``stop`` if it has none."""
+    return start + int(mask.argmax()) if len(mask) and mask.any() else stop
 
 
 def entries_of(column: Integers | int, rows: Integers) -> Integers | int:

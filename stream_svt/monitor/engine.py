@@ -14,14 +14,12 @@ The privacy guarantee depends on this order:
 from __future__ import annotations
 
 import hmac
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stream_svt.columns.query_batch import Grid, QueryBatch
+from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.columns.strings import KeyedHash
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
 from stream_svt.monitor.projection import Projection
@@ -43,8 +41,7 @@ OTHER_FILE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Result of `Engine.step`: call it again unless ``done``; if ``durable_first``, after a commit only.
 
     ``urgent``: the next commit charges something or releases events, so do not delay it.
@@ -259,10 +256,10 @@ class Engine:
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = self.runners_of(batch.topic)
-        if len(runners) > 1 and not batch.shared:
-            batch.shared = _repeated(runner.runs.plan.grid for runner in runners)
+        if len(runners) > 1:
+            batch.share(runner.runs.plan.grid for runner in runners)
         stop, end = self._next_part(batch, runners)
-        before = _next_unread(batch, runners)
+        before = _next_unread(batch, runners) if batch.rejects else batch.end
         done = _in_turns([runner.advance(batch, stop, end) for runner in runners])
         batch.packed.clear()
         for runner in runners:
@@ -279,9 +276,9 @@ class Engine:
         """Return the row and offset before which all monitors stop, so that a commit has a dataset's record once."""
         bounds, accounts = self._bounds, self.accounts
         size = len(batch)
-        offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
+        offset, row = min([(runner.offset, runner.row) for runner in runners], default=(batch.end, 0))
         start = batch.index_of(offset, row)
-        cost = max(1, sum(runner.append.row_cost for runner in runners))
+        cost = max(1, sum([runner.append.row_cost for runner in runners]))
         stop = min(size, start + max(1, bounds.cost // cost))
         refused = max(1, bounds.rejects - len(accounts.next.rejects))
         if self.datasets.periods is not None:  # each row may be refused
@@ -363,14 +360,9 @@ def _in_turns(steps: Sequence[Generator[int, None, bool]]) -> bool:
     return done
 
 
-def _repeated(grids: Iterable[Grid]) -> dict[Grid, int]:
-    """Return the number of monitors on each grid that several monitors share."""
-    return {grid: count for grid, count in Counter(grids).items() if count > 1}
-
-
 def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:
     """Return the first offset of a batch that a monitor has not read."""
-    return max(batch.first, min((runner.offset for runner in runners), default=batch.first))
+    return max(batch.first, min([runner.offset for runner in runners], default=batch.first))
 
 
 def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, room: int) -> int:
@@ -378,7 +370,7 @@ def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop
     if start == stop:
         return stop
     shown = batch.datasets(start, stop)
-    waiting = [runner for runner in runners if (runner.runs.status.take(shown) == Status.WAITING).any()]
+    waiting = [runner for runner in runners if runner.runs.has_waiting(shown)]
     if not waiting:
         return stop
     datasets, first = np.unique(shown, return_index=True)

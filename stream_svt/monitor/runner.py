@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Mapping
 
 import numpy as np
 
-from stream_svt.columns.query_batch import NO_ROWS, Integers, Mask, QueryBatch, View
+from stream_svt.columns.query_batch import Integers, Mask, QueryBatch, View, first_of
 from stream_svt.mechanisms.sampler import Sampler
 from stream_svt.monitor.state.accounts import Accounts
 from stream_svt.monitor.state.runs import Runs
@@ -67,24 +68,23 @@ class Runner:
         view = self._view(batch, stop)
         row = view.start
         self.tester.open_waiting(view, row, stop, ahead=True)
-        while True:
-            if self.runs.accounts.full and row < stop:
+        while row < stop:
+            if self.runs.accounts.full:
                 return self._stop_at(view, row)
             due = self._due(view, row)
-            last = min(row + int(due.argmax()) if due.any() else stop, self.append.next_close(view, row))
+            last = min(first_of(due, row, stop), self.append.next_close(view, row))
             reached = yield from self.append.test(view, row, last)
             if row < reached < last:
                 row = reached  # the segment was shortened: choose the next rows again
                 continue
             if reached < last:
                 return self._stop_at(view, reached)
-            self._renew(view, reached)
-            if not self.append.close(view, reached):
-                return self._stop_at(view, reached)
             row = reached
-            if row >= stop:
-                break
-            row += row in view.markers
+            if row < stop:
+                self._renew(view, row)
+                if not self.append.close(view, row):
+                    return self._stop_at(view, row)
+                row += row in view.markers
         self._finish_rows(view, stop)
         # Monitors of a topic may be at different positions: this monitor may be past the batch.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
@@ -93,9 +93,7 @@ class Runner:
 
     def _view(self, batch: QueryBatch, stop: int) -> View:
         """Return this monitor's view of the batch before row ``stop``."""
-        start = 0
-        if self.offset > batch.first or self.row > 0:
-            start = min(stop, batch.index_of(self.offset, self.row))
+        start = min(stop, batch.index_of(self.offset, self.row))
         clock = batch.time_ms
         if not batch.in_time_order:
             clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
@@ -111,23 +109,23 @@ class Runner:
         }
         return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
 
-    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
+    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, list[int]]:
         """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
         if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
-            return None, NO_ROWS
+            return None, []
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         eligible[[row for row, name in batch.monitor.items() if name != self.name]] = False
         if self.periods is None:
-            return eligible, NO_ROWS
+            return eligible, []
         begins, ends = self.periods
         inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
         outside = np.flatnonzero(eligible & ~inside)
-        return eligible & inside, outside[outside >= start]
+        return eligible & inside, outside[outside >= start].tolist()
 
     def _finish_rows(self, view: View, end: int) -> None:
         """Advance the clock to row ``end``; count and record the rows before it outside their dataset's period."""
-        outside = view.outside[view.outside < end].tolist()
+        outside = view.outside[: bisect_left(view.outside, end)]
         self.runs.skip("outside-period", len(outside))
         self.refused += outside
         if end > view.start:
@@ -154,7 +152,7 @@ class Runner:
         one commit makes all of them durable.
         """
         due = self._due(view, start)
-        if not due.any() or not due[0]:
+        if not len(due) or not due[0]:
             return
         runs = self.runs
         queries = np.flatnonzero(view.only_eligible(np.True_, start, start + len(due)))

@@ -240,7 +240,7 @@ def retries_the_largest_first(original, self, dataset, queue, *rest):
 @mutant(Engine, "step")
 def is_urgent_for_an_odd_number_of_high_values(original, self, batch):
     done = original(self, batch)
-    return replace(done, urgent=done.urgent or bool((batch.whole >= 500).sum() % 2))
+    return done._replace(urgent=done.urgent or bool((batch.whole >= 500).sum() % 2))
 
 
 @mutant(Engine, "take_commit", RETRY)

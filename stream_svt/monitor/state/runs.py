@@ -234,6 +234,10 @@ class Runs:
         account, run_state = self._to_change(dataset)
         self.accounts.announce(kind, account, reason, self.name, run_state.run, charge, **detail)
 
+    def has_waiting(self, datasets: Integers) -> bool:
+        """Return whether the next query of one of these datasets opens a run."""
+        return Status.WAITING in self.status.take(datasets).tobytes()
+
     def is_open(self, dataset: int) -> bool:
         """Return whether a run of a dataset is open, paused or not."""
         return int(self.status[dataset]) in _OPEN

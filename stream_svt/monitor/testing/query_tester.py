@@ -17,6 +17,7 @@ from stream_svt.columns.query_batch import (
     Tests,
     View,
     entries_of,
+    first_of,
 )
 from stream_svt.columns.strings import Texts
 from stream_svt.mechanisms.arguments import reaching
@@ -33,28 +34,13 @@ class QueryTester:
         self.runs = runs
         self.sampler = sampler
 
-    def segments(self, view: View, start: int, stop: int) -> Iterator[Segment]:
-        """Test rows [start, stop) once, in segments that fit a cache.
-
-        The last one ends early before a run that is not durable or is to be opened, and if a commit comes first.
-        """
-        is_waiting = True
-        while start < stop:
-            if is_waiting:  # the last top of a run lets the next one begin
-                stop = self.open_waiting(view, start, stop)
-            end = view.batch.part(start, stop)
-            segment = self.test_arrivals(view, start, end)
-            yield segment
-            if segment.stop < end or self.runs.accounts.full:
-                return
-            start, is_waiting = end, segment.is_waiting
-
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
-        """Test rows [start, stop) once; the segment ends early as the last one of `segments` does."""
+        """Test rows [start, stop) once; see `Append.test` for where the segment ends."""
         segment, runs = self._begin(view, start, stop), self.runs
         self._find_tops(segment)
-        size = segment.stop - start
-        live, muted = segment.live, segment.muted = segment.live[:size], segment.muted[:size]
+        if (size := segment.stop - start) < len(segment.live):
+            segment.live, segment.muted = segment.live[:size], segment.muted[:size]
+        live, muted = segment.live, segment.muted
         tested, skipped = int(np.count_nonzero(live)), int(np.count_nonzero(muted))
         if tested:
             runs.accounts.next.tested[runs.name] += tested
@@ -72,7 +58,7 @@ class QueryTester:
         commit is full.
         """
         batch, runs = view.batch, self.runs
-        if first == last or not (runs.status.take(batch.datasets(first, last)) == Status.WAITING).any():
+        if first == last or not runs.has_waiting(batch.datasets(first, last)):
             return last
         waiting = view.only_eligible(runs.status[batch.dataset[first:last]] == Status.WAITING, first, last)
         rows = np.flatnonzero(waiting) + first
@@ -88,16 +74,18 @@ class QueryTester:
     def _begin(self, view: View, start: int, stop: int) -> Segment:
         """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable or not open yet."""
         batch, runs = view.batch, self.runs
-        stop = self._barred(view, start, stop)
-        dataset, clock = batch.common(batch.dataset, start, stop), batch.common(view.clock, start, stop)
+        if runs.pending or runs.timed:
+            stop = self._barred(view, start, stop)
+        dataset = batch.common(batch.dataset, start, stop)
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
         if runs.mutes.of and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes.of):
+            clock = batch.common(view.clock, start, stop)
             muted = self._muted(batch.series, start, stop, dataset, clock)
             muted &= live
             live ^= muted
         else:
             muted = np.zeros(stop - start, dtype=np.bool_)
-        return Segment(view, start, stop, dataset, clock, live, muted)
+        return Segment(view, start, stop, dataset, live, muted)
 
     def _muted(
         self, series: Texts, start: int, stop: int, dataset: Integers | int, clock: Integers | int
@@ -113,13 +101,11 @@ class QueryTester:
     def _barred(self, view: View, start: int, stop: int) -> int:
         """Return the first of rows [start, stop) whose run is not durable or not open yet, or ``stop``."""
         batch, runs = view.batch, self.runs
-        if not runs.pending and not runs.timed:
-            return stop
         dataset, time_ms = (batch.common(column, start, stop) for column in (batch.dataset, batch.time_ms))
         status = runs.status[dataset]
         passed = (status == Status.LIMITED) & runs.due(dataset, time_ms)
         barred = view.only_eligible((status == Status.PENDING) | passed, start, stop)
-        return start + int(barred.argmax()) if barred.any() else stop
+        return first_of(barred, start, stop)
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
@@ -148,6 +134,8 @@ class QueryTester:
         Candidates are removed in bulk, so their number does not affect the run time.
         """
         rows, gaps, thresholds = self.candidates(segment.view, segment.start, segment.live)
+        if not len(rows):
+            return
         places, at, segment.changed = np.arange(len(rows)), 0, False
         while at < len(places) and (row := rows.item(place := places.item(at))) < segment.stop:
             yield row, gaps[:, place].tolist(), thresholds.item(place)
@@ -188,7 +176,7 @@ class QueryTester:
         if len(rows):
             rows += row + 1 - segment.start
             end = self.runs.mutes.of[dataset].until(hashes.item(0))
-            is_muted = entries_of(segment.clock, rows) < end
+            is_muted = segment.view.clock[rows + segment.start] < end
             segment.mute(rows[is_muted & (entries_of(segment.dataset, rows) == dataset)])
 
     def candidates(
@@ -213,11 +201,13 @@ class QueryTester:
         # It is cheaper to leave the columns as they are.
         keeps_all = tested == len(live) or (isinstance(dataset, int) and tested >= len(live) // 2)
         if keeps_all and not draw_all:
-            rows, gaps = self.reached(tests, live)
+            rows, gaps = self.reached(tests, None if tested == len(live) else live)
         else:
             of_live = np.flatnonzero(live)
             chosen, gaps = self.reached(tests.at(of_live), draw_all=draw_all)
             rows = of_live[chosen]
+        if not len(rows) and not draw_all:  # no secret then: the first candidate is released
+            return NO_ROWS, NO_ROWS, NO_ROWS
         threshold = tests.threshold
         of_rows = np.full(len(rows), threshold) if isinstance(threshold, int) else threshold[rows]
         return rows + start, gaps, of_rows
@@ -256,13 +246,7 @@ class QueryTester:
             columns = secrets["noise"], secrets["salt_high"], secrets["salt_low"], runs.left.take(dataset)
         rho, high, low, left = columns
         identity = Identity(
-            salt=(high, low),
-            offset=tests.offset,
-            row=tests.row,
-            attempt=tests.attempt,
-            branch=0,
-            value=tests.value,
-            packing=tests.packing,
+            (high, low), tests.offset, tests.row, tests.attempt, 0, tests.value, tests.packing
         )
 
         def drawn(branch: int) -> Integers:
@@ -295,15 +279,27 @@ class Append:
         self.runs = tester.runs
 
     def test(self, view: View, start: int, stop: int) -> Generator[int, None, int]:
-        """Test rows [start, stop), and yield the row reached after each long segment.
+        """Test rows [start, stop) in segments that fit a cache, and yield the row reached after each long one.
 
-        Returns the last row reached: less than ``stop`` if a commit or a new run comes first.
+        Returns the last row reached: less than ``stop`` before a run that is not durable or is to be opened, and if a
+        commit comes first.
         """
-        for segment in self.tester.segments(view, start, stop):
-            start = segment.stop
+        is_waiting = True
+        while start < stop:
+            if is_waiting:  # the last top of a run lets the next one begin
+                stop = self.tester.open_waiting(view, start, stop)
+            end = view.batch.part(start, stop)
+            segment = self.tester.test_arrivals(view, start, end)
+            self.keep(segment)
+            start, is_waiting = segment.stop, segment.is_waiting
             if segment.is_long:
                 yield start
+            if start < end or self.runs.accounts.full:
+                break
         return start
+
+    def keep(self, segment: Segment) -> None:
+        """Keep the queries of a tested segment that are tested again: here none is."""
 
     def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
         """Return the next row from ``start`` on before which a set closes; the view's end if none does."""

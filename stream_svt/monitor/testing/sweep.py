@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, cast
@@ -143,16 +143,7 @@ class SweepAppend(Append):
             heapify(self._opened)
         return self._opened
 
-    def test(self, view: View, start: int, stop: int) -> Generator[int, None, int]:
-        """Test rows [start, stop) on arrival, and store the bottoms of sets."""
-        for segment in self.tester.segments(view, start, stop):
-            self._store_bottoms(segment)
-            start = segment.stop
-            if segment.is_long:
-                yield start
-        return start
-
-    def _store_bottoms(self, segment: Segment) -> None:
+    def keep(self, segment: Segment) -> None:
         """Store the bottoms of open sets and count their tops; sets open in the order of their rows."""
         view, batch, live, start = segment.view, segment.view.batch, segment.live, segment.start
         names = batch.set_id
@@ -222,8 +213,6 @@ class SweepAppend(Append):
 
     def close(self, view: View, row: int) -> bool:
         """Sweep the sets that close before a row; False if a commit has to come first."""
-        if row >= view.stop:
-            return True
         now, after = int(view.clock[row]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
             if not self._sweep(*oldest[1:], view, row):
