@@ -240,8 +240,6 @@ class SparseVector(Mechanism):
         ]
         if len(found) == 1:
             return found[0][0], found[0][1][np.newaxis]
-        if not any(len(tests) for tests, _ in found):
-            return np.zeros(0, np.int64), np.zeros((len(found), 0), np.int64)
         reached = np.unique(np.concatenate([tests for tests, _ in found]))
         gaps = np.full((len(found), len(reached)), -1, dtype=np.int64)
         for number, (tests, gap) in enumerate(found):

@@ -63,9 +63,10 @@ def _of_last(play: Play, queries: list[Query], monkeypatch: pytest.MonkeyPatch) 
     return steps
 
 
+@pytest.mark.parametrize("form", ["svt", "adaptive"])
 @pytest.mark.parametrize("rows", [1, 40])
-def test_a_query_of_a_waiting_series_takes_the_same_steps_whatever_its_value(rows, monkeypatch):
-    rules = "append: {retry: {attempts: 9, capacity: 99, every: 100000}}"
+def test_a_query_of_a_waiting_series_takes_the_same_steps_whatever_its_value(rows, form, monkeypatch):
+    rules = f"append: {{retry: {{attempts: 9, capacity: 99, every: 100000}}}}, mechanism: {form}"
     play = Play(spec_of(f"{_FORM}, {rules}", datasets=_DATASETS))
     play.play(TOPIC, [Query(0, _LOW, f"s{k}") for k in range(rows)])
     steps = [
@@ -73,7 +74,7 @@ def test_a_query_of_a_waiting_series_takes_the_same_steps_whatever_its_value(row
         for value in (_LOW, _HIGH, _LOW, _HIGH)
     ]
     assert steps[2] == steps[3]
-    assert sum(steps[3][1]) == rows
+    assert sum(steps[3][1]) == rows * len(play.runs().plan.mechanism.branches)
 
 
 def test_a_query_that_reaches_only_a_branch_that_is_not_payable_takes_the_same_steps(monkeypatch):
