@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import sys
-from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import aiokafka.client
@@ -405,7 +404,7 @@ def test_a_counterexample_is_exit_code_one_and_names_case_and_seed(stream_svt, c
 
     def step(self, batch):
         done = original(self, batch)
-        return replace(done, urgent=bool(batch.whole.sum() % 2))
+        return done._replace(urgent=bool(batch.whole.sum() % 2))
 
     monkeypatch.setattr(Engine, "step", step)
     ended = stream_svt("prove", "-c", config, "--cases", "20", "--seed", "3")
