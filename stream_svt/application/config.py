@@ -22,7 +22,7 @@ from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, specification
-from stream_svt.settings.document import Document, KeyPath, quote, read, refuse, without
+from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, refuse, without
 from stream_svt.settings.fields import Named, opened
 
 Held = TypeVar("Held")
@@ -100,7 +100,7 @@ def content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         others = sorted(other.name for other in path.parent.glob("*.y*ml"))
-        hint = f"; its directory has {', '.join(others[:5])}"
+        hint = did_you_mean(path.name, others) or f"; its directory has {', '.join(others[:5])}"
         if not others:
             hint = "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
         if path.exists() or not path.parent.is_dir():

@@ -366,7 +366,7 @@ def test_a_host_without_an_address_is_named(stream_svt, config):
 @pytest.mark.parametrize(
     ("names", "hint"),
     [
-        (("shop.yaml", "town.yml"), "; its directory has shop.yaml, town.yml"),
+        (("shop.yaml", "town.yml"), "; did you mean 'shop.yaml'?"),
         (("monitors.yaml",), "; its directory has monitors.yaml"),
         ((), "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"),
     ],
