@@ -26,6 +26,7 @@ import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from stream_svt.kafka.aiokafka_fixes import wait_for_brokers
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.worker.event_loop import collect_rarely
 
@@ -62,6 +63,7 @@ async def create_topics(
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     await admin.start()
     try:
+        await wait_for_brokers(admin, controller=True)
         response = await admin.create_topics(
             [NewTopic(topic, partitions, 1, topic_configs=configs or {}) for topic in topics]
         )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from stream_svt.monitor.state.snapshot import PAUSED, RunState, State
+from stream_svt.monitor.state.snapshot import RunState, State
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 SOURCE = "/stream-svt/"
@@ -454,7 +454,12 @@ class MonitorStatus(RunState, array_like=True, gc=False):
     @property
     def until_ms(self) -> int:
         """Time at which the state ends by itself (Unix ms); 0 if it does not, or no event has it."""
-        return {PAUSED: self.paused_until, State.LIMITED.value: self.limited_until}.get(self.shown, 0)
+        return self.paused_until if self.paused else self.beneath_until_ms
+
+    @property
+    def beneath_until_ms(self) -> int:
+        """Time at which the state without a pause ends by itself (Unix ms); 0 if it does not, or no event has it."""
+        return self.limited_until if self.beneath == State.LIMITED else 0
 
     def take(self, event: AnyEvent) -> None:
         """Fold an event about the monitor, or about its dataset."""

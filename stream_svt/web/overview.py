@@ -164,8 +164,7 @@ class StatusSnapshot(ReleasedStatus):
             counts = {"run": one.run, "alerts": one.tops, "halts": one.halts}
             blind: dict[str, Any] = {"since": one.blind_ms, "until": one.until_ms}
             if known and one.paused:
-                limited = one.limited_until if one.beneath == State.LIMITED else 0
-                blind |= {"beneath": one.beneath, "beneath_until": limited}
+                blind |= {"beneath": one.beneath, "beneath_until": one.beneath_until_ms}
             unknown = dict.fromkeys(("spent", "muted", "queued"))
             yield {"monitor": name, "state": one.shown if known else None, **counts, **blind, **unknown}
 

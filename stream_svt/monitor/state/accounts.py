@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from stream_svt.monitor.released import (
     Totals,
 )
 from stream_svt.monitor.state.mutes import Mutes
-from stream_svt.monitor.state.queue_journal import QueueJournal
+from stream_svt.monitor.state.queue_journal import Queue, QueueJournal
 from stream_svt.monitor.state.shard_datasets import ShardDatasets
 from stream_svt.monitor.state.snapshot import (
     NO_SECRETS,
@@ -76,6 +76,8 @@ EVENT_BYTES = 1_000
 """Approximate size of an event, in the outbox and on the alert topic, without texts that a client chose."""
 # A global is faster than an attribute of the enum: loading compares a state, and an alert signals a top.
 _RUNNING, _TOP = State.RUNNING, Signal.TOP
+
+Q = TypeVar("Q", bound=Queue[Any])
 
 Amounts = tuple[int, int, int, int]
 """A dataset's limit, spent and reserved amounts, and its number of charges."""
@@ -348,6 +350,10 @@ class Accounts:
         else:
             self.changed[number], self.before[number] = account, Before(account.amounts)
         return account
+
+    def new_queue(self, kind: type[Q], monitor: str, number: int) -> Q:
+        """Return an empty queue of a monitor for a dataset."""
+        return kind(self.queues, monitor, self.datasets[number].name)
 
     def to_change(self, monitor: str, number: int) -> tuple[DatasetAccount, RunState]:
         """Return the account of a dataset and the state of a monitor in it, to change."""

@@ -6,7 +6,7 @@ The state that a query needs is in arrays over the shard's datasets, so that its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,8 +34,6 @@ _STORED_ENDS: Mapping[UnclockedEnd, int] = {"period": FOR_EVER, "run": UNTIL_RUN
 
 _AT_ONCE = int(np.iinfo(np.int64).min)
 """Before all timestamps: brokers accept negative ones too."""
-
-Q = TypeVar("Q", bound=Queue[Any])
 
 
 class Status:
@@ -472,10 +470,6 @@ class Runs:
             self.skip(self.shown(int(dataset)), int(count))
 
     # -- waiting queries -------------------------------------------------------------------------------------
-
-    def new_queue(self, kind: type[Q], dataset: int) -> Q:
-        """Return an empty queue for a dataset."""
-        return kind(self.accounts.queues, self.name, self.accounts.datasets[dataset].name)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

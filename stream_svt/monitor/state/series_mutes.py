@@ -47,8 +47,7 @@ class SeriesMutes:
     def add(self, dataset: int, series: int, until: int, clock_ms: int, max_mutes: int) -> list[int]:
         """Mute a series of a dataset, by hash; return series unmuted because of ``max_mutes``."""
         if dataset not in self.of:
-            name = self._accounts.datasets[dataset].name
-            self.of[dataset] = Mutes(self._accounts.queues, self._monitor, name)
+            self.of[dataset] = self._accounts.new_queue(Mutes, self._monitor, dataset)
         ended = self.of[dataset].add(series, until, clock_ms, max_mutes)
         self.index.put(dataset, series, clock_of(until), clock_ms)
         for oldest in ended:

@@ -165,8 +165,8 @@ class QueryTester:
             segment.live[part] &= ~later
             segment.muted[part] &= ~later
             segment.changed = True
-        elif later.any():
-            segment.stop = row + 1 + int(later.argmax())
+        else:
+            segment.stop = first_of(later, row + 1, segment.stop)
         segment.is_waiting |= status == Status.WAITING
 
     def _mute_like(self, segment: Segment, row: int, dataset: int) -> None:

@@ -101,7 +101,7 @@ class RetryAppend(Append):
                 continue
             queue = queues.get(dataset)
             if queue is None:
-                queue = queues[dataset] = runs.new_queue(RetryQueue, dataset)
+                queue = queues[dataset] = runs.accounts.new_queue(RetryQueue, runs.name, dataset)
             queue.count += 1
             if not queue.changed:
                 journal.mark_changed(queue)

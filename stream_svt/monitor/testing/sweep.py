@@ -179,7 +179,7 @@ class SweepAppend(Append):
         """Return a set, and open it if necessary; None if no further set may open."""
         opened, sets = self.opened, self.sets.get(dataset)
         if sets is None:
-            sets = self.sets[dataset] = self.runs.new_queue(OpenSets, dataset)
+            sets = self.sets[dataset] = self.runs.accounts.new_queue(OpenSets, self.runs.name, dataset)
         waiting = sets.open(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
             waiting = sets.begin(name, clock_ms)
