@@ -1,0 +1,1 @@
+"""The counter, a process of the trusted zone: reads raw topics, and writes their counts by the clock."""
