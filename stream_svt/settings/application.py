@@ -22,6 +22,7 @@ from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, p
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.sections import ConfigDocument
+from stream_svt.settings.sources import SourceSpec
 
 DATASETS_SHOWN = 1_000
 """Number of datasets shown one by one, in the order declared; pages and metrics show sums of the others."""
@@ -42,6 +43,7 @@ class ApplicationSpec:
     notes: tuple[Problem, ...] = field(default=(), compare=False)
     carried: Carried = NOTHING
     generators: tuple[Generator, ...] = ()
+    sources: tuple[SourceSpec, ...] = ()
 
     def at(self, now_ms: int) -> ApplicationSpec:
         """Return the specification with the generated datasets that accept queries at a moment, UTC milliseconds.

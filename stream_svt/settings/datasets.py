@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -127,6 +127,13 @@ def period_at(pattern: str, ms: int) -> tuple[int, int]:
     return begin, begin + length
 
 
+def period_name(pattern: str, begin_ms: int) -> str:
+    """Return a pattern with the period that begins at a moment, UTC milliseconds, in the place of its slot."""
+    day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
+    year, week, _ = day.isocalendar()
+    return pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
+
+
 def is_over(name: str, watermarks: Watermarks) -> bool:
     """Return whether a name belongs to a period that is over, whether generated or declared."""
     ends = ((period_end(pattern, name), watermark) for pattern, watermark in watermarks.items())
@@ -183,9 +190,7 @@ class Generator:
 
     def named(self, begin_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of a period as declared, whatever an earlier application did."""
-        day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
-        year, week, _ = day.isocalendar()
-        text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
+        text = period_name(self.pattern, begin_ms)
         until_ms = begin_ms + length_ms(self.pattern)
         terms = replace(self.each, from_ms=begin_ms, until_ms=until_ms)
         for name in self.names:
@@ -217,18 +222,22 @@ def _generated_name(pattern: str, name: str) -> str:
     return fields.dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
 
-def _named_in(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
-    """Return a file with the names in its lines; ValueError if there is none, or an invalid one."""
-    names = []
+def names_in(file: fields.Named[Sequence[str]], checked: Callable[[str], str]) -> list[str]:
+    """Return the names in the lines of a file; ValueError if there is none, or one that ``checked`` refuses."""
+    names: list[str] = []
     for number, line in enumerate(file.held, start=1):
         text = line.strip(" \t")
         try:
-            names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
+            names += [checked(text)] if text and not text.startswith("#") else []
         except ValueError as error:
             raise ValueError(f"{file} line {number}: {error}") from None
     if not names:
         raise ValueError(f"{file} contains no names")
-    return replace(file, held=names)
+    return names
+
+
+def _named_in(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
+    return replace(file, held=names_in(file, fields.dataset_name))
 
 
 class DatasetDeclaration(Strict):

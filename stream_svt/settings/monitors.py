@@ -78,6 +78,11 @@ class MonitorSpec(Strict):
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads."""
+    source: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
+    """The source whose counts the monitor tests. Topic, datasets, sensitivity, monotonic, granularity and bounds then
+    follow from it, and expected_queries by default. Default: none, a query topic."""
+    measure: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
+    """The measure of the source; required if it has several. Default: the only one."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
     """Layout of the records. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)

@@ -29,7 +29,8 @@ def steps(path: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) for name in _NAME.findall(path))
 
 
-def _path(text: str) -> str:
+def checked_path(text: str) -> str:
+    """Return a path; ValueError if it is none."""
     if not re.fullmatch(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*", text, re.DOTALL):
         form = r"names with a dot between them, such as payload.count; \. is a dot within a name"
         raise ValueError(f"expected {form}, found {quote(text)}")
@@ -38,7 +39,7 @@ def _path(text: str) -> str:
     return visible(text)
 
 
-Path = Annotated[str, StringConstraints(strict=True, max_length=500), AfterValidator(_path)]
+Path = Annotated[str, StringConstraints(strict=True, max_length=500), AfterValidator(checked_path)]
 
 
 class RecordLayout(Strict):

@@ -1,0 +1,439 @@
+"""Sources: raw topics whose events are counted, so that the sensitivity is known and not declared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+
+from stream_svt.settings import fields
+from stream_svt.settings.datasets import (
+    DAY_MS,
+    NAME_SLOT,
+    PERIODS,
+    length_ms,
+    names_in,
+    period_name,
+    period_slot,
+)
+from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote
+from stream_svt.settings.monitors import digest
+from stream_svt.settings.records import Path, checked_path, steps
+
+KEY: Final = "key"
+"""Path that is the record's key; a field of that name is ``\\key``."""
+LOG_PARTITIONS: Final = 8
+"""Partitions of an application's event log."""
+MAX_CELLS: Final = 2**20
+MOST_EVENTS: Final = 100
+LONGEST_TEXT: Final = 256
+"""Most characters of a unit, a series, and a text that a condition compares."""
+HIGHEST: Final = 2**40
+"""Upper bound of a count."""
+
+
+def log_topic(application: str) -> str:
+    """Return the topic of an application's event log."""
+    return f"{application}.sources"
+
+
+def as_text(value: object) -> str:
+    """Return a value as events are compared: a text of 1 to 256 characters, an integer or a boolean as its text."""
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, int):
+        return quote(value)
+    if isinstance(value, str) and 1 <= len(value) <= LONGEST_TEXT:
+        return fields.visible(value)
+    expected = f"expected a text of 1 to {LONGEST_TEXT} characters, a whole number, true or false"
+    raise ValueError(f"{expected}, found {quote(value)}")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"expected a list of texts, found {quote(value)}")
+    return _once([as_text(one) for one in value])
+
+
+def _once(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; ValueError if one occurs twice."""
+    known = dict.fromkeys(names)
+    if len(known) < len(names):
+        twice = next(one for number, one in enumerate(names) if one in names[:number])
+        raise ValueError(f"{quote(twice)} occurs twice: values are compared as texts, 1 and '1' are equal")
+    return tuple(known)
+
+
+def _names_file(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
+    return replace(file, held=_once(names_in(file, as_text)))
+
+
+_TEXT_SCHEMA = {"type": ["string", "integer", "boolean"]}
+_TEXTS_SCHEMA: dict[str, Any] = {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1, "uniqueItems": True}
+Texts = Annotated[tuple[str, ...], fields.Form(_texts, _TEXTS_SCHEMA, list)]
+NamesFile = Annotated[fields.LinesFile, AfterValidator(_names_file)]
+
+
+class _Names(Strict):
+    """Names that are listed, or stand in a file."""
+
+    listed: Texts | None = Field(default=None, alias="names")
+    """The names."""
+    file: NamesFile | None = None
+    """Instead, a file with one name a line; lines beginning with # are skipped."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the order declared."""
+        return tuple(self.file.held) if self.file else self.listed or ()
+
+
+class SeriesSpec(_Names):
+    """The field of an event's series, and the series that are counted."""
+
+    field: Path
+    """Path of the series: a text, an integer or a boolean. An event of a series without a name here is dropped."""
+
+    @consistent
+    def _problems(self) -> Found:
+        if (self.listed is None) is (self.file is None):
+            yield "names", "or file is required, and only one of them: the series that are counted"
+
+
+class DatasetOfEvent(_Names):
+    """The dataset of an event: a pattern, with a slot for the value of a field."""
+
+    pattern: Annotated[str, Field(strict=True)]
+    """A dataset's name, with {date} or {iso_week} for the period in which a window begins, and {name} with a field."""
+    field: Path | None = None
+    """Path of the value for {name}, a text, an integer or a boolean. Use `series` instead where a unit may have several
+    values: the losses of its datasets add up. Default: none."""
+
+    @consistent
+    def _problems(self) -> Found:
+        periods = sum(self.pattern.count(slot) for slot in PERIODS)
+        if periods > 1 or self.pattern.count(NAME_SLOT) > 1:
+            slots = f"{' or '.join(PERIODS)} once at most, and {NAME_SLOT} once at most"
+            yield "pattern", f"expected {slots}, found {quote(self.pattern)}"
+            return
+        has_names = self.listed is not None or self.file is not None
+        if (NAME_SLOT in self.pattern) is not (self.field is not None and has_names):
+            slot = f"{NAME_SLOT} is the place of the value of a field"
+            yield "pattern", f"{slot}: declare {NAME_SLOT}, field and names together, or none of them"
+        elif self.listed is not None and self.file is not None:
+            yield "file", "names are listed, too: remove one of them"
+        for name in self.names or ("name",):
+            try:
+                fields.dataset_name(period_name(self.pattern, 0).replace(NAME_SLOT, name))
+            except ValueError as error:
+                yield "pattern" if not self.names else "file" if self.file else "names", str(error)
+                break
+
+
+def _dataset(value: object) -> object:
+    return {"pattern": value} if isinstance(value, str) else value
+
+
+class TimeOfEvent(Strict):
+    """The field of an event's time."""
+
+    field: Path
+    """Path of the time, a number or a text of one; fractions are rounded down."""
+    scale: Literal["s", "ms", "us", "iso"] = Field(alias="in")
+    """Since 1970 in seconds, milliseconds or microseconds; or iso, a text such as 2026-01-05T10:00:00Z (without a zone,
+    in UTC)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the value at a path must be: one of some texts, or a finite number in a range, which no text is."""
+
+    path: str
+    texts: frozenset[str] | None = None
+    at_least: Fraction | None = None
+    below: Fraction | None = None
+
+
+_LIMITS = ("at_least", "below")
+
+
+def _condition(path: str, value: object) -> Condition:
+    if not isinstance(value, dict):
+        return Condition(path, frozenset(_texts(value if isinstance(value, list | tuple) else [value])))
+    if not value or not {*value} <= {*_LIMITS}:
+        unknown = next((one for one in value if one not in _LIMITS), None)
+        near = "" if unknown is None else did_you_mean(unknown, _LIMITS)
+        raise ValueError(f"expected texts, or at_least, below or both, found {quote(unknown)}{near}")
+    limits = {name: fields.number(limit) for name, limit in value.items()}
+    if len(limits) == 2 and limits["at_least"] >= limits["below"]:
+        raise ValueError(f"at_least must be less than below ({quote(limits['below'])}): no number is between")
+    return Condition(path, **limits)
+
+
+def _where(value: object) -> tuple[Condition, ...]:
+    if not isinstance(value, dict):
+        wrong = f"expected a mapping such as {{status: [500, 503]}}, found {quote(value)}"
+        raise ValueError(wrong)  # noqa: TRY004  pydantic takes no TypeError
+    found = []
+    for path, one in value.items():
+        try:
+            found.append(_condition(checked_path(path), one))
+        except ValueError as error:
+            raise ValueError(f"{quote(path)}: {error}") from None
+    return tuple(found)
+
+
+def _written(conditions: Sequence[Condition]) -> dict[str, Any]:
+    """Return conditions as they stand in a file."""
+    return {
+        one.path: sorted(one.texts)
+        if one.texts is not None
+        else {name: str(limit) for name in _LIMITS if (limit := getattr(one, name)) is not None}
+        for one in conditions
+    }
+
+
+_RANGE = dict.fromkeys(_LIMITS, fields.NUMBER_SCHEMA)
+_CONDITION_SCHEMA = {
+    "anyOf": [
+        _TEXT_SCHEMA,
+        _TEXTS_SCHEMA,
+        {"type": "object", "properties": _RANGE, "additionalProperties": False, "minProperties": 1},
+    ]
+}
+Conditions = Annotated[
+    tuple[Condition, ...],
+    fields.Form(_where, {"type": "object", "additionalProperties": _CONDITION_SCHEMA}, _written),
+]
+
+
+def _of(value: object) -> int:
+    if value == "units":
+        return 1
+    events = value.get("events") if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(events, dict) and events.keys() == {"at_most"}:
+        most = fields.integer(events["at_most"])
+        if isinstance(most, int) and 1 <= most <= MOST_EVENTS:
+            return most
+        raise ValueError(f"at_most must be between 1 and {MOST_EVENTS}, found {quote(most)}")
+    raise ValueError(f"expected units, or {{events: {{at_most: 5}}}}, found {quote(value)}")
+
+
+_EVENTS_SCHEMA = fields.with_key("at_most", {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS})
+Contribution = Annotated[
+    int,
+    fields.Form(
+        _of,
+        {"anyOf": [{"const": "units"}, fields.with_key("events", _EVENTS_SCHEMA)]},
+        lambda most: "units" if most == 1 else {"events": {"at_most": most}},
+    ),
+]
+
+
+class MeasureSpec(Strict):
+    """What is counted of the events of a window and a series."""
+
+    name: fields.Name
+    """Name of the measure, which monitors have as `measure`."""
+    conditions: Conditions = Field(default=(), alias="where")
+    """Which events count, in addition to the source's `where`: for each path a text, a list of texts (numbers and
+    booleans are compared as texts), or at_least and below for finite numbers. All must match. Default: all events."""
+    at_most: Contribution = Field(default=1, alias="of", json_schema_extra={"default": "units"})
+    """units counts the different units; {events: {at_most: 5}} counts events, of each unit at most so many, 1 to 100.
+    Default units."""
+
+
+class ListedMeasure(msgspec.Struct, frozen=True):
+    """A measure of a window: its name, and the most that one unit adds to a count."""
+
+    name: str
+    at_most: int
+
+
+class WindowList(msgspec.Struct, frozen=True):
+    """What a window counts: values of {name} in the dataset, ("",) without one; measures; series, ("",) without."""
+
+    datasets: tuple[str, ...]
+    measures: tuple[ListedMeasure, ...]
+    series: tuple[str, ...]
+
+    @property
+    def cells(self) -> int:
+        """Number of counts; that of a cell is (dataset * measures + measure) * series + series's own index."""
+        return len(self.datasets) * len(self.measures) * len(self.series)
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits of the names of the series."""
+        return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
+
+
+_LISTS = ("settle", "measures")
+"""Keys that `apply` may change, in addition to names."""
+
+
+class SourceSpec(Strict):
+    """One raw topic whose events are counted, by windows, for the monitors that name it."""
+
+    name: fields.Name
+    """Name of the source: lower-case letters, digits and dashes."""
+    topic: fields.TopicName
+    """The raw topic. It may have any number of partitions, and must not be compacted."""
+    format: Literal["json", "avro"] = "json"
+    """Format of its records: json, or avro in the wire format of Confluent's Schema Registry (section
+    `schema_registry`). Default json."""
+    unit: Path
+    r"""Path of the privacy unit, such as a user: a text of 1 to 256 characters, an integer or a boolean. key is the
+    record's key, here and in every other path (a field of that name is `\key`)."""
+    series: SeriesSpec | None = None
+    """Field and names of the series. Default: one count for all events of a window."""
+    dataset: Annotated[DatasetOfEvent, BeforeValidator(_dataset)]
+    """The dataset whose budget the counts spend: a name, a pattern with {date} or {iso_week}, or a mapping with
+    pattern, field and names. Its `unit` follows from the source."""
+    time: TimeOfEvent | None = None
+    """Field of an event's own time. Default: the record's timestamp."""
+    conditions: Conditions = Field(default=(), alias="where")
+    """Which events count; as `where` of measures. Default: all events."""
+    measures: Annotated[tuple[MeasureSpec, ...], Field(min_length=1)] = (MeasureSpec(name="units"),)
+    """What is counted, on one ledger. Default: one measure of the name units."""
+    every: Annotated[fields.Duration, fields.within(1000, 7 * DAY_MS)] = 10_000
+    """Length of a tick; windows, lateness and periods are multiples of it. Default 10s."""
+    window: fields.Duration
+    """Length of a window: a part of a day, or whole days. Windows are counted from a Monday, UTC."""
+    lateness: fields.DurationOrZero = Field(default="1m", validate_default=True)
+    """How long after its end a window takes events; rounded up to a tick. Default 1m."""
+    ahead: Annotated[fields.DurationOrZero, fields.within(0, 7 * DAY_MS)] = 600_000
+    """How far an event's own time may be ahead of its append. Default 10m."""
+    settle: Annotated[fields.DurationOrZero, fields.within(0, 600_000)] = 10_000
+    """How long after a tick's end the counter looks at the topic: more than the brokers' clocks differ and replication
+    takes. Default 10s."""
+    ask: Literal["close", "tick"] = "close"
+    """close: one query for each count, when its window closes. tick: at each tick until then. Default close."""
+
+    @field_validator("lateness")
+    @classmethod
+    def _whole_ticks(cls, value: int, info: ValidationInfo) -> int:
+        return value + -value % info.data.get("every", 1)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    # -- what is read
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all fields that are read, each once; `KEY` is the record's key."""
+        return tuple(dict.fromkeys(path for _, path in self._paths()))
+
+    def _paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys of all paths with the paths."""
+        yield "unit", self.unit
+        parts = {"series": self.series, "dataset": self.dataset, "time": self.time}
+        yield from ((f"{key}.field", part.field) for key, part in parts.items() if part and part.field)
+        for where in (self, *self.measures):
+            key = "where" if where is self else "measures"
+            yield from ((key, one.path) for one in where.conditions)
+
+    # -- what is counted
+
+    @property
+    def sensitivity(self) -> int:
+        """The most by which one unit changes a count: the largest of the measures."""
+        return max(one.at_most for one in self.measures)
+
+    def measure(self, name: str) -> MeasureSpec | None:
+        """Return a measure by name, None if there is none."""
+        return next((one for one in self.measures if one.name == name), None)
+
+    @property
+    def dataset_pattern(self) -> str:
+        """The dataset's name, with its slots."""
+        return self.dataset.pattern
+
+    @property
+    def dataset_field(self) -> str | None:
+        """Path of the value for {name}, None without one."""
+        return self.dataset.field
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """The values of {name}; ("",) without one."""
+        return self.dataset.names or ("",)
+
+    @property
+    def series_names(self) -> tuple[str, ...]:
+        """The names of the series; ("",) without any."""
+        return self.series.names if self.series else ("",)
+
+    @property
+    def period_ms(self) -> int | None:
+        """Length of a dataset's period, None without one."""
+        has_period = any(slot in self.dataset.pattern for slot in PERIODS)
+        return length_ms(self.dataset.pattern) if has_period else None
+
+    def dataset_at(self, begin_ms: int, name: str) -> str:
+        """Return the name of the dataset of a window that begins at a moment, UTC milliseconds."""
+        return period_name(self.dataset.pattern, begin_ms).replace(NAME_SLOT, name)
+
+    def window_list(self) -> WindowList:
+        """Return what windows count that are opened under this specification."""
+        measures = tuple(ListedMeasure(one.name, one.at_most) for one in self.measures)
+        return WindowList(self.dataset_names, measures, self.series_names)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits of all that never changes: not settle, measures, and names of series and datasets."""
+        names = {"listed", "file"}
+        left_out = {"settle": True, "measures": True, "series": names, "dataset": names}
+        return digest(self.model_dump(mode="json", by_alias=True, exclude=left_out))
+
+    def counts_topic(self, application: str) -> str:
+        """Return the topic of its counts."""
+        return f"{application}.{self.name}.counts"
+
+    # -- checks across fields
+
+    @consistent
+    def _problems(self) -> Found:
+        yield from self._time_problems()
+        yield from self._path_problems()
+        names = [one.name for one in self.measures]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                yield ("measures", number, "name"), f"measure {quote(name)} is declared already"
+        if (cells := self.window_list().cells) > MAX_CELLS:
+            each = f"{len(self.dataset_names)} datasets, {len(names)} measures and {len(self.series_names)} series"
+            message = f"{each} are {cells} counts of a window, more than {MAX_CELLS}"
+            yield "series" if self.series else "measures", f"{message}: declare fewer names"
+
+    def _time_problems(self) -> Found:
+        every, window = fields.duration_text(self.every), fields.duration_text(self.window)
+        if self.every % 1000:
+            yield "every", f"must be whole seconds, found {every}"
+        if DAY_MS % self.window and self.window % DAY_MS:
+            yield "window", f"must divide a day, such as 1h, or be whole days, found {window}"
+        elif self.window % self.every:
+            yield "window", f"must be a multiple of every ({every}), found {window}"
+        elif (period := self.period_ms) and period % self.window:
+            slot = period_slot(self.dataset.pattern)
+            yield "window", f"must divide the period of {slot}, found {window}: use a shorter window"
+
+    def _path_problems(self) -> Found:
+        for (one, first), (other, second) in combinations(self._paths(), 2):
+            inner, outer = steps(first), steps(second)
+            if first != second and KEY not in (first, second) and _is_inside(inner, outer):
+                message = f"{quote(second)} and {quote(first)} of {one}"
+                yield other, f"{message}: one of the paths is inside the other"
+                return
+
+
+def _is_inside(one: Sequence[str], other: Sequence[str]) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter] and len(one) != len(other)
