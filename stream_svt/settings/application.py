@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import Kind, as_text
-from stream_svt.settings import fields
+from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, period_end
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
@@ -70,15 +70,23 @@ class ApplicationSpec:
         return self._datasets_by_name.get(name) or next(filter(None, generated), None)
 
     def topics(self) -> tuple[str, ...]:
-        """Return the query topics, sorted."""
+        """Return the query topics, topics of counts included, sorted."""
         return tuple(sorted({monitor.topic for monitor in self.monitors}))
 
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
         first = (one for generator in self.generators for one in generator.named(generator.from_ms))
         periods = [one.name for one in (*self.datasets, *first) if one.terms.from_ms is not None]
-        timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
+        others = (one for one in self.monitors if one.source is None)
+        timed = (one for one in others if one.needs_broker_time or any(map(one.covers, periods)))
         return tuple(sorted({one.topic for one in timed}))
+
+    def source(self, name: str) -> SourceSpec:
+        """Return a source by name; KeyError if it is not declared."""
+        for one in self.sources:
+            if one.name == name:
+                return one
+        raise KeyError(name)
 
     def going_on(self) -> tuple[list[str], list[str], list[str]]:
         """Compare the datasets with those that an earlier application carried over; return names.
@@ -116,6 +124,7 @@ class ApplicationSpec:
                     for one in self.generators
                 ],
                 "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
+                **({"sources": [[one.name, one.digest] for one in self.sources]} if self.sources else {}),
             }
         )
 
@@ -197,6 +206,7 @@ def specification(config: ConfigDocument, where: Where) -> ApplicationSpec:
         tuple(sorted(where(*one) for one in chain(_notes(config, budgets), _limit_notes(config, budgets)))),
         carried,
         tuple(generators.values()),
+        config.sources,
     )
 
 
@@ -287,7 +297,8 @@ def _problems(config: ConfigDocument, where: Where, datasets: _Datasets, carried
                     (*path, "datasets", number),
                     f"pattern {quote(pattern)} matches no declared dataset{near}",
                 )
-        for name, message in carried.undercut(monitor).items():
+        # No topic of counts has answers that a declaration describes.
+        for name, message in carried.undercut(monitor).items() if monitor.source is None else ():
             yield (*path, name), message
 
 
@@ -408,6 +419,7 @@ _WITHIN_PERIOD = re.compile(r"day|daily|week|date|hour|period", re.IGNORECASE)
 
 def _notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
     """Yield advice about settings that are allowed but may be unintended."""
+    yield from counted.notes(config)
     for index, monitor in enumerate(config.monitors):
         yield from ((("monitors", index, name), note) for name, note in monitor.notes())
     declared: dict[int, list[_Budget]] = {}

@@ -96,6 +96,11 @@ def period_slot(pattern: str) -> str:
     return next(slot for slot in PERIODS if slot in pattern)
 
 
+def period_slot_of(pattern: str) -> str | None:
+    """Return the placeholder of a period in a pattern, None without one."""
+    return next((slot for slot in PERIODS if slot in pattern), None)
+
+
 @cache
 def _matcher(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern)
@@ -277,8 +282,9 @@ class DatasetDeclaration(Strict):
     period. Default 30d."""
     limit: fields.LimitField
     """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
-    unit: fields.Text
-    """The privacy unit in words, such as 'one basket' or 'one user'."""
+    unit: fields.Text | None = None
+    """The privacy unit in words, such as 'one basket' or 'one user'. Required, unless a source fills the datasets: it
+    then follows from the source."""
 
     @consistent
     def _problems(self) -> Found:
@@ -325,10 +331,17 @@ class DatasetDeclaration(Strict):
     def _names(self) -> Sequence[str]:
         return self.file.held if self.file else self.names or (self.name or "",)
 
+    def samples(self, begin_ms: int) -> Sequence[str]:
+        """Return the names declared; of a generator those of the period that begins at a moment, UTC milliseconds."""
+        if self.generate is None:
+            return self._names
+        pattern = period_name(self.generate, begin_ms)
+        return [pattern.replace(NAME_SLOT, name) for name in self._names]
+
     def expand(self) -> tuple[Iterator[DatasetSpec], Generator | None]:
         """Return the datasets declared; for a generator without an end, its first period, and the generator."""
         kind, limit = self.limit
-        each = Terms(kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon or HORIZON_MS)
+        each = Terms(kind=kind, limit=limit, unit=self.unit or "", horizon_ms=self.horizon or HORIZON_MS)
         if self.generate is None or self.from_ is None:
             return (DatasetSpec(name, each) for name in self._names), None
         each = replace(

@@ -106,6 +106,18 @@ def refuse(found: Found) -> None:
         raise ValidationError.from_exception_data("several", errors, hide_input=True)
 
 
+@contextmanager
+def together(found: Found) -> Iterator[None]:
+    """Raise ValidationError with these problems and those of a ValidationError within, if there are any."""
+    errors = [_error(ABSENT, path_of(at), text) for at, text in found]
+    try:
+        yield
+    except ValidationError as error:
+        errors += [_error(one["type"], one["loc"], one["msg"]) for one in error.errors(include_url=False)]
+    if errors:
+        raise ValidationError.from_exception_data("several", errors, hide_input=True)
+
+
 def consistent(problems: Callable[[Any], Found]) -> Any:  # noqa: ANN401  as of pydantic
     """Turn a method that yields problems of the model into a validator."""
 

@@ -306,6 +306,8 @@ class MonitorSpec(Strict):
 
     def _option_problems(self) -> Iterator[tuple[str, str]]:
         rule = self.correction
+        if self.measure is not None and self.source is None:
+            yield "measure", "is used with source only: remove it, or set that"
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"

@@ -13,15 +13,18 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from stream_svt.settings import fields
+from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.document import Found, Strict, Used, consistent, quote, unused
+from stream_svt.settings.document import Found, Strict, Used, consistent, quote, refuse, together, unused
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.sources import SourceSpec, log_topic
 
 
 def _servers(value: object) -> tuple[str, ...]:
@@ -301,7 +304,10 @@ class ServiceDocument(Strict):
     @consistent
     def _problems(self) -> Found:
         monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a ConfigDocument
-        users = dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
+        sources: tuple[SourceSpec, ...] = getattr(self, "sources", ())
+        users = {log_topic(self.application): "the event log of sources"} if sources else {}
+        users |= dict.fromkeys((source.topic for source in sources), "a source reads")
+        users |= dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
         for key in (f"topics.{key}" for key in _OWN_TOPICS):
             name = getattr(self.topics, key.removeprefix("topics."))
             if (user := users.setdefault(name, key)) != key:
@@ -311,7 +317,7 @@ class ServiceDocument(Strict):
 _SERVICE: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
 SERVICE_KEYS = tuple(name for name in _SERVICE if name != "application")
 """Keys that only the service reads; they are not part of the applied configuration."""
-APPLIED_KEYS = ("datasets", "monitors", "carried_over")
+APPLIED_KEYS = ("sources", "datasets", "monitors", "carried_over")
 """Keys that a worker reads from the applied configuration."""
 SECTIONS: dict[str, type[Strict]] = {name: _SERVICE[name] for name in SERVICE_KEYS if name != "control"}
 """Sections whose keys environment variables may replace."""
@@ -327,6 +333,8 @@ def _carried(file: fields.Named[Any]) -> fields.Named[Carried]:
 class ConfigDocument(ServiceDocument):
     """The whole configuration file of stream-svt."""
 
+    sources: tuple[SourceSpec, ...] = ()
+    """The sources: raw topics whose events are counted. Default: none."""
     datasets: Annotated[tuple[DatasetDeclaration, ...], Field(min_length=1)]
     """The private datasets, each with a ledger. A dataset must belong to one application only: two applications
     keep two ledgers."""
@@ -347,8 +355,30 @@ class ConfigDocument(ServiceDocument):
         """The files that datasets and balances were read from, by the names in the document."""
         files: list[tuple[fields.Named[Any], Iterable[str]]]
         files = [(one.file, one.file.held) for one in self.datasets if one.file]
+        names = (names for one in self.sources for names in (one.series, one.dataset) if names)
+        files += [(one.file, one.file.held) for one in names if one.file]
         files += [(self.carried_over, self.carried.lines())] if self.carried_over else []
         return {str(one.name): "".join(f"{line}\n" for line in lines) for one, lines in files}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_sources(
+        cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        """Add what follows from sources before monitors are checked, and once datasets are known."""
+        if not isinstance(value, dict) or not isinstance(value.get("sources") or [], list):
+            return handler(value)
+        sources = counted.read_sources(value, info.context)
+        monitors, problems = counted.derived(value, sources)
+        data = (
+            value | ({"sources": sources} if sources else {}) | ({"monitors": monitors} if monitors else {})
+        )
+        with together(problems):
+            found = handler(data)
+        datasets, problems = counted.filled(found.datasets, found.sources)
+        found = found.model_copy(update={"datasets": datasets})
+        refuse([*problems, *counted.problems(found)])
+        return found
 
     @consistent
     def _successor(self) -> Found:
@@ -363,12 +393,17 @@ def json_schema() -> dict[str, Any]:
     return head | ConfigDocument.model_json_schema(by_alias=True) | {"title": "stream-svt configuration"}
 
 
+_NO_REGISTRY = "avro needs the address of a Schema Registry: set schema_registry.url"
+
+
 def registry_problems(found: ConfigDocument) -> Found:
-    """Yield monitors whose records need a Schema Registry, where the file names none."""
+    """Yield monitors and sources whose records need a Schema Registry, where the file names none."""
     for number, monitor in enumerate(found.monitors):
         if monitor.record is not None and monitor.record.format == "avro" and not found.schema_registry.url:
-            lack = "avro needs the address of a Schema Registry: set schema_registry.url"
-            yield ("monitors", number, "record", "format"), lack
+            yield ("monitors", number, "record", "format"), _NO_REGISTRY
+    for number, source in enumerate(found.sources):
+        if source.format == "avro" and not found.schema_registry.url:
+            yield ("sources", number, "format"), _NO_REGISTRY
 
 
 def notes(found: ServiceDocument) -> Found:

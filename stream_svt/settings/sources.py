@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations
 from typing import Annotated, Any, Final, Literal
 
@@ -21,7 +23,7 @@ from stream_svt.settings.datasets import (
     length_ms,
     names_in,
     period_name,
-    period_slot,
+    period_slot_of,
 )
 from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote
 from stream_svt.settings.monitors import digest
@@ -174,7 +176,7 @@ def _condition(path: str, value: object) -> Condition:
     limits = {name: fields.number(limit) for name, limit in value.items()}
     if len(limits) == 2 and limits["at_least"] >= limits["below"]:
         raise ValueError(f"at_least must be less than below ({quote(limits['below'])}): no number is between")
-    return Condition(path, **limits)
+    return Condition(path, None, limits.get("at_least"), limits.get("below"))
 
 
 def _where(value: object) -> tuple[Condition, ...]:
@@ -275,10 +277,6 @@ class WindowList(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
 
 
-_LISTS = ("settle", "measures")
-"""Keys that `apply` may change, in addition to names."""
-
-
 class SourceSpec(Strict):
     """One raw topic whose events are counted, by windows, for the monitors that name it."""
 
@@ -320,7 +318,8 @@ class SourceSpec(Strict):
     @field_validator("lateness")
     @classmethod
     def _whole_ticks(cls, value: int, info: ValidationInfo) -> int:
-        return value + -value % info.data.get("every", 1)
+        every: int = info.data.get("every", 1)
+        return value + -value % every
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -337,9 +336,8 @@ class SourceSpec(Strict):
         yield "unit", self.unit
         parts = {"series": self.series, "dataset": self.dataset, "time": self.time}
         yield from ((f"{key}.field", part.field) for key, part in parts.items() if part and part.field)
-        for where in (self, *self.measures):
-            key = "where" if where is self else "measures"
-            yield from ((key, one.path) for one in where.conditions)
+        yield from (("where", one.path) for one in self.conditions)
+        yield from (("measures", one.path) for measure in self.measures for one in measure.conditions)
 
     # -- what is counted
 
@@ -373,10 +371,25 @@ class SourceSpec(Strict):
         return self.series.names if self.series else ("",)
 
     @property
+    def datasets(self) -> str:
+        """Pattern of the names of its datasets, with * and ?."""
+        shapes = {"{date}": "????-??-??", "{iso_week}": "????-w??", NAME_SLOT: "*"}
+        return reduce(lambda text, slot: text.replace(slot, shapes[slot]), shapes, self.dataset.pattern)
+
+    def covers(self, name: str) -> bool:
+        """Return whether a dataset's name is one of its datasets'."""
+        return fnmatchcase(name, self.datasets)
+
+    @property
+    def unit_text(self) -> str:
+        """The privacy unit of its datasets in words, which are stored with each ledger and never change."""
+        period = {"{date}": " in a day", "{iso_week}": " in a week"}
+        return f"all events of one `{self.unit}`{period.get(period_slot_of(self.dataset.pattern) or '', '')}"
+
+    @property
     def period_ms(self) -> int | None:
         """Length of a dataset's period, None without one."""
-        has_period = any(slot in self.dataset.pattern for slot in PERIODS)
-        return length_ms(self.dataset.pattern) if has_period else None
+        return length_ms(self.dataset.pattern) if period_slot_of(self.dataset.pattern) else None
 
     def dataset_at(self, begin_ms: int, name: str) -> str:
         """Return the name of the dataset of a window that begins at a moment, UTC milliseconds."""
@@ -391,8 +404,13 @@ class SourceSpec(Strict):
     def digest(self) -> str:
         """Sixteen hex digits of all that never changes: not settle, measures, and names of series and datasets."""
         names = {"listed", "file"}
-        left_out = {"settle": True, "measures": True, "series": names, "dataset": names}
-        return digest(self.model_dump(mode="json", by_alias=True, exclude=left_out))
+        lists: dict[str, bool | set[str]] = {
+            "settle": True,
+            "measures": True,
+            "series": names,
+            "dataset": names,
+        }
+        return digest(self.model_dump(mode="json", by_alias=True, exclude=lists))
 
     def counts_topic(self, application: str) -> str:
         """Return the topic of its counts."""
@@ -422,7 +440,7 @@ class SourceSpec(Strict):
         elif self.window % self.every:
             yield "window", f"must be a multiple of every ({every}), found {window}"
         elif (period := self.period_ms) and period % self.window:
-            slot = period_slot(self.dataset.pattern)
+            slot = period_slot_of(self.dataset.pattern)
             yield "window", f"must divide the period of {slot}, found {window}: use a shorter window"
 
     def _path_problems(self) -> Found:

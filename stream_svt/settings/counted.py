@@ -1,0 +1,227 @@
+"""What follows from sources: keys of the monitors that test their counts, units of the datasets that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from stream_svt.settings import fields
+from stream_svt.settings.datasets import DatasetDeclaration, period_slot_of
+from stream_svt.settings.document import Found, did_you_mean, quote
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
+
+if TYPE_CHECKING:
+    from stream_svt.settings.sections import ConfigDocument
+
+DERIVED = ("topic", "record", "datasets", "sensitivity", "monotonic", "granularity", "bounds")
+"""Keys of a monitor that follow from its source."""
+_UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "measure": "unread"}
+"""Stand for the keys that would follow from a source with problems of its own."""
+_SAMPLE_MS = 4 * 86_400_000
+"""A Monday: whether datasets are declared is compared for the periods that begin then."""
+
+
+def read_sources(data: Mapping[str, Any], context: object) -> list[Any]:
+    """Return the sources in a document, each as a `SourceSpec` unless it has a problem."""
+    found = []
+    for raw in _items(data, "sources"):
+        try:
+            found.append(SourceSpec.model_validate(raw, context=context))
+        except ValidationError:  # reported with the problems of other parts
+            found.append(raw)
+    return found
+
+
+def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, str]]]:
+    """Return the monitors in a document with the keys that follow from their sources, and problems of these keys."""
+    application = str(data.get("application"))
+    try:
+        fields.plain_name(application)
+    except ValueError:
+        application = "unread"
+    monitors, problems = [], list[tuple[Any, str]]()
+    for number, raw in enumerate(_items(data, "monitors")):
+        monitors.append(raw)
+        if isinstance(raw, dict) and raw.get("source") is not None:
+            path = ("monitors", number)
+            problems += (((*path, key), _follows(raw["source"])) for key in DERIVED if key in raw)
+            kept = {key: value for key, value in raw.items() if key not in DERIVED}
+            followed, found = _followed(kept, sources, application)
+            monitors[-1] = kept | followed
+            problems += (((*path, key), message) for key, message in found)
+    return monitors, problems
+
+
+def _items(data: Mapping[str, Any], key: str) -> Sequence[Any]:
+    found = data.get(key)
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _follows(source: object) -> str:
+    return f"follows from source {quote(source)}: remove it"
+
+
+def _followed(
+    monitor: Mapping[str, Any], sources: Sequence[Any], application: str
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return the keys that follow from a monitor's source, and problems of `source` and `measure`."""
+    name, measure = monitor["source"], monitor.get("measure")
+    names = {one.name if isinstance(one, SourceSpec) else _name_in(one): one for one in sources}
+    source = names.get(name) if isinstance(name, str) else None
+    if isinstance(name, str) and name not in names:
+        known = f"; expected one of {', '.join(names)}" if names else ": declare it under sources"
+        return _UNREAD, [("source", f"unknown source {quote(name)}{did_you_mean(name, names) or known}")]
+    if not isinstance(source, SourceSpec):
+        return _UNREAD, []
+    measures, problems = [one.name for one in source.measures], []
+    if measure is None:
+        measure = measures[0]
+        if len(measures) > 1:
+            problems.append(
+                ("measure", f"is required: source {quote(name)} has the measures {', '.join(measures)}")
+            )
+    elif measure not in measures:
+        near = did_you_mean(measure, measures) or f"; expected one of {', '.join(measures)}"
+        problems.append(("measure", f"source {quote(name)} has no measure {quote(measure)}{near}"))
+    followed = {
+        "topic": source.counts_topic(application),
+        "measure": measure,
+        "datasets": [source.datasets],
+        "sensitivity": source.sensitivity,
+        "monotonic": True,
+        "granularity": 1,
+        "bounds": [0, HIGHEST],
+    }
+    if monitor.get("expected_queries") is None and _rule(monitor) in {"exposure", "optimal"}:
+        followed["expected_queries"] = 1 << (len(source.series_names) - 1).bit_length()
+    return followed, problems
+
+
+def _name_in(raw: object) -> str:
+    name = raw.get("name") if isinstance(raw, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _rule(monitor: Mapping[str, Any]) -> object:
+    """Return the name of a monitor's correction as it stands in a document."""
+    rule = monitor.get("correction", "exposure")
+    return next(iter(rule), "") if isinstance(rule, dict) else rule if isinstance(rule, str) else ""
+
+
+def filled(
+    datasets: Sequence[DatasetDeclaration], sources: Sequence[SourceSpec]
+) -> tuple[tuple[DatasetDeclaration, ...], list[tuple[Any, str]]]:
+    """Return declarations of datasets with the units that follow from sources, and problems."""
+    found, problems = [], list[tuple[Any, str]]()
+    for number, one in enumerate(datasets):
+        covering = [source for source in sources if any(map(source.covers, one.samples(_SAMPLE_MS)))]
+        problems += _declaration_problems(number, one, covering)
+        unit = {"unit": covering[0].unit_text} if covering else {}
+        found.append(one.model_copy(update=unit))
+    return tuple(found), problems
+
+
+def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequence[SourceSpec]) -> Found:
+    path = ("datasets", number)
+    if not covering:
+        if one.unit is None:
+            what = "The privacy unit in words, such as 'one basket' or 'one user'"
+            yield (*path, "unit"), f"is required: {what}"
+        return
+    source, *others = covering
+    name = quote(source.name)
+    if others:
+        message = f"sources {name} and {quote(others[0].name)} fill these datasets, and a dataset has one source only"
+        yield path, f"{message}: give them datasets with different names"
+    if one.unit is not None:
+        yield (*path, "unit"), _follows(source.name)
+    other = next((each for each in one.samples(_SAMPLE_MS) if not source.covers(each)), None)
+    if other is not None:
+        yield (
+            path,
+            f"source {name} fills a part of these datasets, and not {quote(other)}: declare them apart",
+        )
+    slot, period = (period_slot_of(text or "") for text in (source.dataset_pattern, one.generate))
+    if slot != period:
+        wanted = f"a generator with {slot}" if slot else "without a period"
+        yield path, f"source {name} fills {quote(source.dataset_pattern)}: declare these datasets {wanted}"
+    elif slot and one.lateness <= source.lateness:
+        late = fields.duration_text(source.lateness)
+        message = f"must be longer than the lateness of source {name} ({late}): the counts of a period's last window"
+        yield (*path, "lateness"), f"{message} have the timestamp of its close"
+
+
+def problems(config: ConfigDocument) -> Found:
+    """Yield contradictions between sources, and with the monitors and datasets of a document."""
+    topics = {one.counts_topic(config.application): one for one in config.sources}
+    declared = {
+        name: source
+        for one in config.datasets
+        for name in one.samples(_SAMPLE_MS)
+        for source in config.sources
+        if source.covers(name)
+    }
+    for number, source in enumerate(config.sources):
+        path = ("sources", number)
+        names = [one.name for one in config.sources[:number]]
+        if source.name in names:
+            yield (*path, "name"), f"source {quote(source.name)} is declared already"
+        if source.topic in topics or source.topic == log_topic(config.application):
+            yield (
+                (*path, "topic"),
+                f"{quote(source.topic)} is written by the counter: name the topic of raw events",
+            )
+        for name in source.dataset_names:
+            if source.dataset_at(_SAMPLE_MS, name) not in declared:
+                pattern = source.dataset_pattern.replace("{name}", name) if name else source.dataset_pattern
+                key = "generate" if period_slot_of(pattern) else "name"
+                message = f"datasets declare no {quote(pattern)}"
+                yield (*path, "dataset"), f"{message}: add one, {{{key}: {quote(pattern)}, ..}}"
+                break
+    for number, monitor in enumerate(config.monitors):
+        path = ("monitors", number)
+        if monitor.source is not None:
+            yield from _monitor_problems(number, monitor, config.sources)
+            continue
+        if monitor.topic in topics:
+            name = topics[monitor.topic].name
+            yield (
+                (*path, "topic"),
+                f"is the topic of counts of source {quote(name)}: write source: {name} instead",
+            )
+        covers = monitor.covers
+        if (name := next(filter(covers, declared), "")) and monitor.topic not in topics:
+            message = f"also matches {quote(name)}, which source {quote(declared[name].name)} fills"
+            remedy = "a dataset has one source, or query topics. List the other datasets"
+            yield (*path, "datasets"), f"{message}: {remedy}"
+
+
+def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[SourceSpec]) -> Found:
+    source = next(one for one in sources if one.name == monitor.source)
+    path = ("monitors", number, "append")
+    if isinstance(monitor.append, fields.Sweep) and source.ask != "close":
+        message = f"sweep needs sets of queries, and source {quote(source.name)} asks at each tick"
+        yield path, f"{message}: use retry or off, or a source with ask: close"
+    if isinstance(monitor.append, fields.Retry) and monitor.append.lifetime.ms is None:
+        message = (
+            "must be a duration, such as 6h, for the counts of a source: offsets of their topic mean nothing"
+        )
+        yield (*path, "retry", "lifetime"), message
+
+
+def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
+    """Yield advice about sources that are allowed but may be unintended."""
+    tested = {(one.source, one.measure) for one in config.monitors}
+    for number, source in enumerate(config.sources):
+        path = ("sources", number)
+        for index, measure in enumerate(source.measures):
+            if (source.name, measure.name) not in tested:
+                where = (*path, "measures", index) if "measures" in source.model_fields_set else path
+                yield where, f"no monitor tests measure {quote(measure.name)} of source {quote(source.name)}"
+        earlier = [one.name for one in config.sources[:number] if one.topic == source.topic]
+        if earlier:
+            message = f"source {quote(earlier[0])} counts the same topic: a person's losses on their datasets add up"
+            yield (*path, "topic"), message
