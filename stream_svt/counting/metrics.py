@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from stream_svt.sources.events import Fate
 from stream_svt.worker.metrics import Metric, lines_of
 
 PREFIX: Final = "stream_svt_counter_"
@@ -25,3 +26,6 @@ METRICS: Final[tuple[Metric, ...]] = (
     _gauge("open_windows", "source", "Windows that are open."),
 )
 """Names with `stream_svt.worker.metrics.COMMON_LABELS` before their own labels."""
+
+FATES: Final = {fate: fate.name.lower().replace("_", "-") for fate in Fate}
+"""Labels of fates."""

@@ -136,6 +136,11 @@ METRICS: tuple[Metric, ...] = (
         "topic shard",
         "Broker's timestamp of the newest query read; 0 before the first.",
     ),
+    _gauge(
+        "source_due_seconds",
+        "topic query",
+        "Longest time to the first query of a source, and from a query to the next, by its configuration.",
+    ),
     _gauge("last_commit_timestamp_seconds", "shard", "Time of a shard's last commit."),
     _gauge("shards_configured", "", "Shards of the application."),
     _gauge("shards_owned", "", "Shards this worker owns."),
@@ -350,6 +355,12 @@ class Metrics:
 
     def _set_sums(self, spec: ApplicationSpec, totals: Totals) -> None:
         """Set the gauges that count datasets, and the sums over those that are not shown individually."""
+        for source in spec.sources:
+            topic = source.counts_topic(spec.application)
+            between = source.window if source.ask == "close" else source.every
+            first = 2 * source.window + source.lateness + source.settle
+            self._set("source_due_seconds", first / 1000, topic, "first")
+            self._set("source_due_seconds", (between + source.settle) / 1000, topic, "next")
         for monitor in spec.monitors:
             if monitor.expected_queries is not None:
                 self._set("monitor_expected_queries", monitor.expected_queries, monitor.name)

@@ -12,11 +12,14 @@ import pytest
 import yaml
 
 from deploy.prometheus.budget_rules import RULES, document
+from stream_svt.counting.metrics import FATES
+from stream_svt.counting.metrics import METRICS as COUNTER_METRICS
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.worker.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
+from tests.support.blindness import tables
 from tests.support.prometheus import Alertmanager, tool
 
 TOP = Path(__file__).parents[2]
@@ -32,11 +35,13 @@ _COMMAND = re.compile("`stream-svt [^`]+`")
 TARGET_LABELS = {"job", "instance"}
 
 
+def groups(path: Path) -> list[dict[str, Any]]:
+    """Return the groups of rules in a file."""
+    return yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]
+
+
 ALL_RULES: list[tuple[Path, dict[str, Any]]] = [
-    (path, rule)
-    for path in RULE_FILES
-    for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]
-    for rule in group["rules"]
+    (path, rule) for path in RULE_FILES for group in groups(path) for rule in group["rules"]
 ]
 ALERTS = {rule["alert"]: rule for _, rule in ALL_RULES if "alert" in rule}
 RECORDED = {rule["record"]: rule for _, rule in ALL_RULES if "record" in rule}
@@ -47,10 +52,10 @@ ANNOTATED = {
 
 
 def metrics() -> dict[str, set[str]]:
-    """Return every name that a worker or a forwarder exposes, with its labels."""
+    """Return every name that a worker, a counter or a forwarder exposes, with its labels."""
     found = {}
-    for metric in (*METRICS, *FORWARD_METRICS):
-        common = COMMON_LABELS if metric in METRICS else ()
+    for metric in (*METRICS, *COUNTER_METRICS, *FORWARD_METRICS):
+        common = () if metric in FORWARD_METRICS else COMMON_LABELS
         labels = {*common, *metric.labels} | TARGET_LABELS
         if metric.kind == "histogram":
             found |= {f"{metric.name}_bucket": labels | {"le"}}
@@ -63,6 +68,8 @@ def metrics() -> dict[str, set[str]]:
 WORDS = ANNOTATED | {
     "state": {*map(str, ShardState), *STATES},
     "outcome": set(OUTCOMES),
+    "fate": set(FATES.values()),
+    "query": {"first", "next"},
     "cause": set(map(str, Cause)),
     "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *Refusal},
 }
@@ -152,6 +159,16 @@ def test_a_command_has_the_name_of_a_dataset_as_one_word_of_the_shell() -> None:
     assert sum("$labels.dataset" in one for one in commands) == 5
     for one in commands:
         assert set(re.findall(r"\{\{ (.*?) \}\}", one)) <= {quoted, "$labels.monitor"}, one
+
+
+def test_the_alarms_of_a_source_that_is_blind_are_those_of_its_page() -> None:
+    """That a record came late is no way to be blind: it counts later."""
+    _, rows = tables()
+    (group,) = [
+        one for path in RULE_FILES for one in groups(path) if one["name"] == "stream-svt-source-alerts"
+    ]
+    alarms = [f"{rule['labels']['severity']} {rule['alert']}" for rule in group["rules"]]
+    assert [alarm for _, alarm, _ in rows] == [one for one in alarms if "SourceRecordsLate" not in one]
 
 
 def test_every_alert_has_a_section_in_the_runbook_with_its_meaning_where_to_look_and_what_to_do() -> None:

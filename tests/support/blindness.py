@@ -64,10 +64,18 @@ class Told(NamedTuple):
 
 
 def told() -> dict[str, Told]:
-    """Return the rows of the page by their first cell."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {name: Told(status.strip("`"), *rest[:3]) for name, status, *rest in cells}
+    """Return the rows of the page's first table by their first cell."""
+    rows = tables()[0]
+    return {name: Told(status.strip("`"), *rest[:3]) for name, status, *rest in rows}
+
+
+def tables() -> list[list[list[str]]]:
+    """Return the page's tables as rows of cells, without their heads."""
+    found = re.findall(r"^\|.*\n\|[-|]*\|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+        for text in found
+    ]
 
 
 @dataclass(eq=False)

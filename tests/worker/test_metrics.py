@@ -27,6 +27,18 @@ monitors:
   - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
   correction: none, expected_queries: 100}
 """
+SOURCE = """
+sources:
+  - {name: clicks, topic: web.clicks, unit: user, window: 1h, settle: 20s, dataset: "week-{iso_week}"}
+"""
+COUNTED = """
+application: shop
+datasets:
+  - {generate: "week-{iso_week}", from: 2026-01-05, until: 2026-01-19, lateness: 1h, limit: 4}
+monitors:
+  - {name: hot, source: clicks, measure: units, epsilon: 1, cutoff: 3, threshold: 5,
+  correction: none, expected_queries: 100}
+"""
 
 
 @pytest.fixture
@@ -59,7 +71,7 @@ def lifecycle(kind: EventType) -> ReleasedEvent:
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
     """No name is exposed beside those of the table, and what no code fills would show, too: this fills every line."""
     views = [view("week-2026-w02", state="limited", until=1, since=1), view("week-2026-w03", measure="rho")]
-    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked])
+    metrics = Metrics(load_spec(COUNTED + SOURCE), "hash", lambda: [owned(*views), parked])
     parked, metrics.fault = ShardStatus(1), "clock"
     parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
     metrics.committed(Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]))
@@ -113,6 +125,18 @@ def test_a_dataset_shows_the_horizon_by_which_its_pace_is_measured_a_month_if_no
     assert found["stream_svt_budget_horizon_seconds", week] == 7 * 86_400
     # The Monday after, and the hour for what comes late.
     assert found["stream_svt_budget_end_timestamp_seconds", week] == 1_768_176_000 + 3600
+
+
+@pytest.mark.parametrize(("ask", "then"), [("close", 3600 + 20), ("tick", 10 + 20)])
+def test_a_source_shows_when_its_counts_are_due(ask: str, then: int) -> None:
+    """A source that begins with the next window has its first count when that one closes."""
+    source = SOURCE.replace("window: 1h", f"window: 1h, ask: {ask}")
+    found = scrape(Metrics(load_spec(COUNTED + source), "hash"))
+    due = {
+        query: found["stream_svt_source_due_seconds", query, "shop.clicks.counts"]
+        for query in ("first", "next")
+    }
+    assert due == {"first": 2 * 3600 + 60 + 20, "next": then}
 
 
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
