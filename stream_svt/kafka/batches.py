@@ -346,3 +346,51 @@ class Unread:
             if record.offset >= position:
                 position = record.offset + 1
                 yield record
+
+
+class Droppable(Unread):
+    """Records of which a batch that cannot be read is left out whole; headers are not read.
+
+    ``dropped`` counts such batches. A batch is read at once: none of its records is returned if another is damaged.
+    """
+
+    dropped = 0
+
+    def _read(self, most: int) -> Records:
+        part = self._parts[0]
+        if not isinstance(part, WholeBatch):
+            return super()._read(most)
+        bodies: list[Body] = []
+        try:
+            bodies = self._bodies(most)
+            records = read(bodies, text=self._text, headers=None)
+        except Exception as error:  # of any kind: decompressing raises what the codecs do
+            if len(bodies) > 1:
+                self._together = len(bodies) // 2
+                return Records.of(())
+            is_large = bool(bodies) and bodies[0].stop - bodies[0].start > MALFORMED
+            records = self._alone(part, error, by_client=isinstance(error, Irregular) and not is_large)
+        self._together *= 2
+        for _ in bodies or [part]:
+            self._parts.popleft()
+        return records
+
+    def _alone(self, batch: WholeBatch, error: Exception, *, by_client: bool) -> Records:
+        """Return the records of an irregular batch as aiokafka reads them, or none."""
+        try:
+            if not by_client:
+                raise error
+            return Records.of(list(self._ascending(batch.records())))
+        except Exception as why:  # of any kind, as above
+            _require_memory(error, why)
+            self.dropped += 1
+            return Records.of(())
+
+
+def _require_memory(*errors: BaseException | None) -> None:
+    """Raise a lack of memory among the causes of errors: it says nothing about a batch."""
+    for error in errors:
+        while error is not None:
+            if isinstance(error, MemoryError):
+                raise error
+            error = error.__cause__ or error.__context__

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.protocol.records import Headers, Integers, Records
+from stream_svt.protocol.records import Headers, Integers, Mask, Records
 
 _Data = NDArray[np.uint8]
 
@@ -60,14 +60,15 @@ class Body(NamedTuple):
         return self._replace(stop=at, number=count), self._replace(start=at, number=self.number - count)
 
 
-def read(bodies: Sequence[Body], *, text: bool = False, headers: float = math.inf) -> Records:
+def read(bodies: Sequence[Body], *, text: bool = False, headers: float | None = math.inf) -> Records:
     """Return the records of bodies, in order; raises `Irregular`, and `ManyHeaders` for more than ``headers``.
 
+    With ``headers`` None, no header is read: a record ends where its length says.
     With ``text``, keys and values contain no zero byte, as in JSON: then the begins of records are guessed first.
     """
     bodies = _in_one_buffer(bodies)
-    _, *columns = zip(*bodies, strict=True)
-    start, stop, count, base, time, append = (np.array(column, np.int64) for column in columns)
+    _, *columns, by_broker = zip(*bodies, strict=True)
+    start, stop, count, base, time = (np.array(column, np.int64) for column in columns)
     if (count < 1).any() or (count * SMALLEST > stop - start).any():
         raise Irregular
     data = np.frombuffer(bodies[0].buffer, np.uint8)
@@ -77,8 +78,9 @@ def read(bodies: Sequence[Body], *, text: bool = False, headers: float = math.in
         at = _after_lengths(data, begin, end)
     else:
         begin, end, at = _bounds(data, bodies, (start, stop, last), text=text)
+    append = np.array(by_broker, np.bool_).repeat(count)
     if len(bodies) > 1:
-        base, time, append = (np.repeat(column, count) for column in (base, time, append))
+        base, time = base.repeat(count), time.repeat(count)
     return _fields(bodies[0].buffer, (data, at, end), (base, time, append), headers)
 
 
@@ -181,16 +183,16 @@ def _varints(data: _Data, at: Integers, most: int = 5) -> tuple[Integers, Intege
 def _fields(
     buffer: bytes,
     places: tuple[_Data, Integers, Integers],
-    bases: tuple[Integers, Integers, Integers],
-    most: float,
+    bases: tuple[Integers, Integers, Mask],
+    most: float | None,
 ) -> Records:
     """Return the columns of records from ``at``, after their lengths, to ``end``."""
     data, at, end = places
-    offset, timestamp, log_append_time = bases
+    offset, timestamp, by_broker = bases
     if data.take(at, mode="clip").any():  # attributes, which no version of Kafka uses
         raise Irregular
     delta, at = _varints(data, at + 1, 10)
-    timestamp = timestamp + delta * (1 - log_append_time)
+    timestamp = np.where(by_broker, timestamp, timestamp + delta)
     delta, at = _varints(data, at)
     offset = offset + delta
     key_length, key_start = _varints(data, at)
@@ -204,7 +206,11 @@ def _fields(
         raise Irregular
     headers: dict[int, Headers] = {}
     rows = np.flatnonzero(count)
-    if len(count) > 1 and np.minimum(count, SHOWN).sum() > most:
+    if most is None:
+        if (at > end).any() or (count < 0).any():
+            raise Irregular
+        at, rows = end, rows[:0]
+    elif len(count) > 1 and np.minimum(count, SHOWN).sum() > most:
         raise ManyHeaders
     for row, begin, number, stop in zip(
         *(one.tolist() for one in (rows, at[rows], count[rows], end[rows])), strict=True
@@ -215,7 +221,8 @@ def _fields(
     at[rows] = end[rows]
     if (at != end).any():
         raise Irregular
-    return Records(buffer, offset, timestamp, key_start, key_length, value_start, value_length, headers)
+    parts = (key_start, key_length, value_start, value_length)
+    return Records(buffer, offset, timestamp, *parts, headers, by_broker)
 
 
 def _headers(buffer: bytes, at: int, count: int) -> tuple[Headers, int]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Protocol, TypeAlias, overload
+from typing import Final, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+LOG_APPEND_TIME: Final = 1
+"""Attribute ``timestamp_type`` of a client's record whose timestamp is the broker's."""
 
 
 class Record(Protocol):
@@ -47,6 +51,7 @@ class Records(Sequence[Record]):
         offset, timestamp: One per record.
         key_start, key_length, value_start, value_length: Slices of ``buffer``; a length of -1 means null.
         headers: Headers of the records that have any, by index.
+        by_broker: Whether its timestamp is the broker's, one per record; False for records that no broker holds.
     """
 
     buffer: bytes
@@ -57,6 +62,7 @@ class Records(Sequence[Record]):
     value_start: Integers
     value_length: Integers
     headers: dict[int, Headers] = field(default_factory=dict)
+    by_broker: Mask | bool = False
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Records:
@@ -76,6 +82,7 @@ class Records(Sequence[Record]):
             start[1::2],
             length[1::2],
             {index: one.headers for index, one in enumerate(each) if one.headers},
+            np.array([getattr(one, "timestamp_type", 0) == LOG_APPEND_TIME for one in each], np.bool_),
         )
 
     @classmethod
@@ -102,7 +109,14 @@ class Records(Sequence[Record]):
             _joined(part.value_start + shift for part, shift in moved),
             _joined(part.value_length for part in parts),
             headers,
+            np.concatenate([part.stamped for part in parts]),
         )
+
+    @property
+    def stamped(self) -> Mask:
+        """``by_broker``, one per record in any case."""
+        given = self.by_broker
+        return given if isinstance(given, np.ndarray) else np.full(len(self), given)
 
     @property
     def size(self) -> int:
@@ -151,6 +165,7 @@ class Records(Sequence[Record]):
             self.value_start[index],
             self.value_length[index],
             headers,
+            self.by_broker[index] if isinstance(self.by_broker, np.ndarray) else self.by_broker,
         )
 
     def _part(self, start: Integers, length: Integers, index: int) -> bytes | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 import sys
 import types
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from aiokafka import codec as codecs
 from aiokafka.errors import CorruptRecordException
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from stream_svt.kafka import batches as module
 from stream_svt.kafka import columns
+from stream_svt.protocol.records import OneRecord, Records
 from tests.support.batches import (
     ABORT,
     COMMIT,
@@ -391,7 +394,7 @@ def test_every_end_and_every_changed_bit_of_a_batch_leads_to_what_the_client_fin
     [
         ("if (at != end).any():", "if False:"),
         ('if data.take(at, mode="clip").any():', "if False:"),
-        ("delta * (1 - log_append_time)", "delta"),
+        ("np.where(by_broker, timestamp, timestamp + delta)", "timestamp + delta"),
         ("(offset[1:] <= offset[:-1]).any()", "False"),
         ("view(np.int64) ^ -(value & 1)", "view(np.int64)"),
         ("offset = offset + delta", "offset = offset + np.arange(len(delta))"),
@@ -408,3 +411,121 @@ def test_a_reader_that_is_wrong_in_one_place_is_caught(monkeypatch, right, wrong
     for name in ("Body", "Irregular", "read"):
         monkeypatch.setattr(module, name, getattr(broken, name))
     assert any(disagreement(content, 5, text=text) for content in changed_batches() for text in (False, True))
+
+
+# --- what a reader of raw events takes
+
+
+def of_client(found: Batch) -> list[tuple[object, ...]] | None:
+    """Return what the client reads of a batch, with whether the time is the broker's; None if it fails."""
+    records: list[tuple[object, ...]] = []
+    try:
+        for one in whole_batches(found)[0].records():
+            if not records or one.offset > records[-1][0]:
+                records.append((one.offset, one.timestamp, one.key, one.value, one.timestamp_type == 1))
+    except Exception:  # noqa: BLE001
+        return None
+    return records
+
+
+def one_by_one(found: Batch) -> list[tuple[object, ...]] | None:
+    """Return the records of a batch by their lengths, whatever their headers are; None unless all of them fit."""
+    content, at, records = found.plain, 0, list[tuple[object, ...]]()
+
+    def number(most: int = 5) -> int:
+        nonlocal at
+        value = 0
+        for index in range(most):
+            byte, at = content[at], at + 1
+            value |= (byte & 127) << 7 * index
+            if byte < 128:
+                value &= (1 << 64) - 1
+                return value >> 1 ^ -(value & 1)
+        raise IndexError
+
+    def part() -> bytes | None:
+        nonlocal at
+        length = number()
+        if length < -1:
+            raise IndexError
+        begin, at = at, at + max(length, 0)
+        return None if length < 0 else content[begin:at]
+
+    try:
+        for _ in range(len(found.records) if found.number is None else min(found.number, 1000)):
+            end = number() + at
+            attributes, at = content[at], at + 1
+            time, offset, key, value = number(10), number(), part(), part()
+            if attributes or offset < 0 or number() < 0 or at > end:
+                return None
+            time = found.max_time if found.attributes & LOG_APPEND_TIME else found.first_time + time
+            records.append((found.base + offset, time, key, value, bool(found.attributes & LOG_APPEND_TIME)))
+            at = end
+    except IndexError:
+        return None
+    ascends = all(before[0] < after[0] for before, after in itertools.pairwise(records))
+    return records if ascends and at == len(content) and records else None
+
+
+def with_stamps(records: Records) -> list[tuple[object, ...]]:
+    return [
+        (one.offset, one.timestamp, one.key, one.value, bool(by_broker))
+        for one, by_broker in zip(records, records.stamped, strict=True)
+    ]
+
+
+@st.composite
+def sequences(draw) -> list[Batch]:
+    """Batches that brokers hold, some of them with a content that nobody can read."""
+    base, found = 0, []
+    for _ in range(draw(st.integers(1, 5))):
+        one = draw(batch(base, plain=draw(st.booleans())))
+        one = draw(spoiled(one)) if draw(st.booleans()) else one
+        if (len(one.records) if one.number is None else one.number) > 0:  # brokers refuse the others
+            found.append(one)
+        base += (one.last or 0) + 1
+    return found
+
+
+@given(sequences(), sizes, st.booleans(), st.integers(0, 9))
+def test_a_batch_that_cannot_be_read_is_left_out_whole_and_every_time_says_whose_it_is(
+    found, most, text, position
+):
+    read = [(one, one_by_one(one) or of_client(one)) for one in found]
+    unread, seen = module.Droppable(position, text=text), []
+    unread.add(one for each in found for one in whole_batches(each))
+    sizes = itertools.cycle(most)
+    while unread:
+        seen += with_stamps(unread.read(next(sizes)))
+    wanted = [record for _, records in read for record in records or () if record[0] >= position]
+    assert seen == wanted
+    assert unread.dropped == sum(records is None for _, records in read)
+
+
+def test_records_know_whose_time_they_have_in_every_form():
+    broker, producer = queries(4, attributes=LOG_APPEND_TIME), queries(5, 4)
+    unread = module.Unread(0, text=True)
+    unread.add(whole_batches(broker, producer))
+    both = unread.read(100)
+    client = Records.of([*whole_batches(broker)[0].records(), *whole_batches(producer)[0].records()])
+    constructed = Records.of([OneRecord(0, 0, None, None)])
+    for records in (both, client):
+        assert records.stamped.tolist() == [True] * 4 + [False] * 5
+        assert records[3:].stamped.tolist() == [True] + [False] * 5
+        assert records.taken(np.array([8, 0])).stamped.tolist() == [False, True]
+        assert Records.concatenated([constructed, records]).stamped.tolist() == [False, *records.stamped]
+    assert constructed[:].stamped.tolist() == [False]
+
+
+def test_a_lack_of_memory_is_not_taken_for_a_batch_that_cannot_be_read(monkeypatch):
+    for name in ("read", "_decompress"):
+        unread = module.Droppable(0, text=True)
+        unread.add(whole_batches(queries(3, codec=1)))
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(module, name, no_memory)
+            unread.read(10)
+        assert not unread.dropped
+
+
+def no_memory(*_: object, **__: object) -> None:
+    raise MemoryError
