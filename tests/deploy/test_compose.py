@@ -111,7 +111,8 @@ def test_kafka_is_the_version_that_the_tests_start_and_writes_to_writable_mounts
 def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_is_released():
     both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
-    assert (both, trusted) == ({*WORKERS, "forward"}, {"kafka", "apply", "feed"})
+    assert both == {*WORKERS, "forward"}
+    assert trusted == {"kafka", "apply", "feed", "counter", "prometheus-trusted"}
     assert SERVICES["forward"]["secrets"] == []
 
 
@@ -161,8 +162,8 @@ def test_the_image_is_built_once_then_topics_are_made_then_workers_start_then_qu
         assert SERVICES[name]["pull_policy"] == "never"
         assert "apply" in after(name)
     assert waits("apply") == {"kafka": "service_healthy"}
-    for worker in WORKERS:
-        assert waits(worker) == {"apply": "service_completed_successfully"}
+    for name in (*WORKERS, "counter"):
+        assert waits(name) == {"apply": "service_completed_successfully"}
     assert waits("feed") == dict.fromkeys(WORKERS, "service_healthy")
     assert "--create-topics" in SERVICES["apply"]["command"]
 
@@ -208,6 +209,19 @@ def test_prometheus_looks_for_workers_and_alertmanager_where_they_are():
     assert f"--config.file={target}/prometheus.yml" in SERVICES["prometheus"]["command"]
     for pattern in prometheus["rule_files"]:
         assert list((ROOT / source).glob(pattern))
+
+
+def test_a_prometheus_of_the_trusted_zone_looks_for_the_counter_on_the_port_after_the_workers():
+    [scraped] = yaml.safe_load((ROOT / "deploy/prometheus/trusted.yml").read_text())["scrape_configs"]
+    [looked_up] = scraped["dns_sd_configs"]
+    port = yaml.safe_load(MONITORS.read_text())["web"]["port"] + 1
+    assert looked_up == {"names": ["counter"], "type": "A", "port": port}
+    assert [one.rpartition(":")[2] for one in SERVICES["counter"]["ports"]] == [str(port)]
+    assert f":{port}/health/ready" in SERVICES["counter"]["healthcheck"]["test"][-1]
+    [(source, target, _), (data, _, _)] = mounts(SERVICES["prometheus-trusted"])
+    assert data != mounts(SERVICES["prometheus"])[1][0]
+    assert f"--config.file={target}/trusted.yml" in SERVICES["prometheus-trusted"]["command"]
+    assert (ROOT / source / "trusted.yml").exists()
 
 
 def test_grafana_finds_its_data_and_its_dashboards():

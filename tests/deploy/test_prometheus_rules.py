@@ -109,7 +109,8 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
 @pytest.mark.debian
 def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program) -> None:
     tool(debian_program("promtool"), "check", "rules", "--lint-fatal", *RULE_FILES)
-    tool(debian_program("promtool"), "check", "config", HERE / "prometheus.yml")
+    for config in ("prometheus.yml", "trusted.yml"):
+        tool(debian_program("promtool"), "check", "config", HERE / config)
 
 
 @pytest.mark.debian
