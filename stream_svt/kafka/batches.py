@@ -364,14 +364,14 @@ class Droppable(Unread):
         try:
             bodies = self._bodies(most)
             records = read(bodies, text=self._text, headers=None)
-        except Exception as error:  # of any kind: decompressing raises what the codecs do
+        except Exception as error:  # noqa: BLE001  decompressing raises what the codecs do
             if len(bodies) > 1:
                 self._together = len(bodies) // 2
                 return Records.of(())
             is_large = bool(bodies) and bodies[0].stop - bodies[0].start > MALFORMED
             records = self._alone(part, error, by_client=isinstance(error, Irregular) and not is_large)
         self._together *= 2
-        for _ in bodies or [part]:
+        for _ in range(max(len(bodies), 1)):
             self._parts.popleft()
         return records
 
@@ -381,16 +381,15 @@ class Droppable(Unread):
             if not by_client:
                 raise error
             return Records.of(list(self._ascending(batch.records())))
-        except Exception as why:  # of any kind, as above
-            _require_memory(error, why)
+        except Exception as why:  # noqa: BLE001  of any kind, as above
+            _require_memory(why)
             self.dropped += 1
             return Records.of(())
 
 
-def _require_memory(*errors: BaseException | None) -> None:
-    """Raise a lack of memory among the causes of errors: it says nothing about a batch."""
-    for error in errors:
-        while error is not None:
-            if isinstance(error, MemoryError):
-                raise error
-            error = error.__cause__ or error.__context__
+def _require_memory(error: BaseException | None) -> None:
+    """Raise a lack of memory among the causes of an error: it says nothing about a batch."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            raise error
+        error = error.__cause__ or error.__context__
