@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -30,9 +31,13 @@ VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 VERSIONS = ("1.27", "1.31", kubernetes_validate.latest_version())
 OF_THE_OPERATOR = ("ServiceMonitor", "PrometheusRule")
 GIVEN = (f"--set-file=config={CONFIG}", f"--set-file=forward.config={FORWARD}")
-ALL = (*GIVEN, "--set=forward.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true")
+ALL = (
+    *GIVEN,
+    "--set=forward.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true",
+    "--set=counter.enabled=true,counter.serviceMonitor.enabled=true",
+)
 Objects = dict[tuple[str, str], dict[str, Any]]
-WORKER, APPLY, FORWARDER = "worker", "apply", "forward"
+WORKER, APPLY, COUNTER, FORWARDER = "worker", "apply", "counter", "forward"
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +131,12 @@ def test_every_value_can_be_given_and_shows(render):
     placement = "nodeSelector.disk=ssd,tolerations[0].operator=Exists,priorityClassName=high,podLabels.a=b"
     more = "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution=null,podAnnotations.c=d"
     each = [*placement.split(","), *more.split(","), "args={--log-level,debug}"]
-    options = [f"{where}.{one}" for where in ("workers", "forward") for one in each]
+    options = [f"{where}.{one}" for where in ("workers", "counter", "forward") for one in each]
     options += ["image.pullSecrets[0]=registry", "image.digest=sha256:" + "0" * 64, "nameOverride=watch"]
-    options += [f"{kind}.labels.release=prometheus" for kind in ("serviceMonitor", "prometheusRule")]
-    options += [
-        "apply.username=maker",
-        "apply.secretName=maker",
-        "apply.args={--create-topics,--yes,--retire}",
-    ]
+    monitoring = ("serviceMonitor", "prometheusRule", "counter.serviceMonitor")
+    options += [f"{kind}.labels.release=prometheus" for kind in monitoring]
+    options += [f"{one}.{key}={one}" for one in (APPLY, COUNTER) for key in ("username", "secretName")]
+    options += ["apply.args={--create-topics,--yes,--retire}"]
     objects = render(*ALL, f"--set={','.join(options)}", "--set=files.items\\.txt=milk")
     schema_problems(objects)
     for (kind, _), document in objects.items():
@@ -144,16 +147,19 @@ def test_every_value_can_be_given_and_shows(render):
         spec, [container] = pod["spec"], pod["spec"]["containers"]
         assert spec["imagePullSecrets"] == [{"name": "registry"}]
         assert container["image"].endswith("stream-svt@sha256:" + "0" * 64)
+        if component in (APPLY, COUNTER):
+            assert container["env"] == [{"name": "STREAM_SVT_KAFKA_USERNAME", "value": component}]
+            assert [one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one] == [component]
+        else:
+            assert "env" not in container
         if component == APPLY:
             assert container["args"][1:] == ["--create-topics", "--yes", "--retire"]
-            assert container["env"] == [{"name": "STREAM_SVT_KAFKA_USERNAME", "value": "maker"}]
         else:
             assert (pod["metadata"]["labels"]["a"], pod["metadata"]["annotations"]["c"]) == ("b", "d")
             assert spec["nodeSelector"] == {"disk": "ssd"}
             assert container["args"][-2:] == ["--log-level", "debug"]
             assert spec["tolerations"] == [{"operator": "Exists"}]
             assert spec["priorityClassName"] == "high"
-            assert "env" not in container
 
 
 def test_what_can_be_left_out_is_left_out(render):
@@ -213,7 +219,8 @@ def test_a_worker_has_time_to_hand_over_and_workers_start_anew_one_after_the_oth
 
 
 def test_the_configuration_is_mounted_where_the_image_looks_for_it(objects):
-    for component, name in ((WORKER, "monitors.yaml"), (APPLY, "monitors.yaml"), (FORWARDER, "forward.yaml")):
+    names = dict.fromkeys((WORKER, APPLY, COUNTER), "monitors.yaml") | {FORWARDER: "forward.yaml"}
+    for component, name in names.items():
         spec = pods(objects)[component]["spec"]
         [volume] = [volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config"]
         [mounted] = [one for one in objects.values() if one["metadata"]["name"] == volume and "data" in one]
@@ -232,7 +239,7 @@ RESTRICTED = {
 }
 
 
-@pytest.mark.parametrize("component", [WORKER, APPLY, FORWARDER])
+@pytest.mark.parametrize("component", [WORKER, APPLY, COUNTER, FORWARDER])
 def test_a_pod_keeps_to_the_restricted_profile_and_has_no_secret_but_as_a_file_of_its_own(objects, component):
     """The pod security standards of Kubernetes, with a closed root and a limit of memory besides."""
     [user] = re.findall(r"^USER (\d+):\1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -293,6 +300,23 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
     assert allowed == posted
 
 
+def test_nobody_asks_a_counter_but_who_is_named_for_it(render, objects):
+    peer = {"namespaceSelector": {"matchLabels": {"zone": "trusted"}}}
+    named = render(*ALL, f"--set-json=counter.from={json.dumps([peer])}")
+    for found, ingress in (
+        (objects, []),
+        (named, [{"from": [peer], "ports": [{"protocol": "TCP", "port": WebConfig().port + 1}]}]),
+    ):
+        policy, labels = found["NetworkPolicy", COUNTER]["spec"], pods(found)[COUNTER]["metadata"]["labels"]
+        assert policy["ingress"] == ingress
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        assert policy["egress"] == found["NetworkPolicy", WORKER]["spec"]["egress"]
+        meant = [one for (kind, _), one in found.items() if kind == "NetworkPolicy"]
+        assert [one for one in meant if selects(one["spec"]["podSelector"], labels)] == [
+            found["NetworkPolicy", COUNTER]
+        ]
+
+
 def test_a_network_policy_lets_pods_reach_what_is_given_besides(render, objects):
     more = "networkPolicy.more[0].to[0].ipBlock.cidr=10.1.2.0/24,networkPolicy.more[0].ports={443,8443}"
     others = render(*ALL, f"--set={more}")
@@ -300,7 +324,7 @@ def test_a_network_policy_lets_pods_reach_what_is_given_besides(render, objects)
         "to": [{"ipBlock": {"cidr": "10.1.2.0/24"}}],
         "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 8443}],
     }
-    for component in (WORKER, FORWARDER):
+    for component in (WORKER, COUNTER, FORWARDER):
         before, after = (one["NetworkPolicy", component]["spec"]["egress"] for one in (objects, others))
         assert after == [*before[:2], wanted, *before[2:]]
 
@@ -312,9 +336,10 @@ def test_a_network_policy_lets_pods_reach_what_is_given_besides(render, objects)
     ("component", "port", "key", "config"),
     [
         (WORKER, WebConfig().port, "config", CONFIG),
+        (COUNTER, WebConfig().port + 1, "config", CONFIG),
         (FORWARDER, ForwardWebConfig().port, "forward.config", FORWARD),
     ],
-    ids=[WORKER, FORWARDER],
+    ids=[WORKER, COUNTER, FORWARDER],
 )
 def test_probes_and_service_ask_for_pages_on_the_port_that_the_configuration_names(
     render, objects, tmp_path, component, port, key, config
@@ -322,7 +347,8 @@ def test_probes_and_service_ask_for_pages_on_the_port_that_the_configuration_nam
     elsewhere = tmp_path / "elsewhere.yaml"
     elsewhere.write_text(config.read_text().replace("host: 0.0.0.0", "host: 0.0.0.0\n  port: 8443"))
     probes = {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
-    for found, wanted in ((objects, port), (render(*ALL, f"--set-file={key}={elsewhere}"), 8443)):
+    another = 8443 + (component == COUNTER)
+    for found, wanted in ((objects, port), (render(*ALL, f"--set-file={key}={elsewhere}"), another)):
         [container] = pods(found)[component]["spec"]["containers"]
         [served] = container["ports"]
         [named] = found["Service", component]["spec"]["ports"]
@@ -354,7 +380,7 @@ def test_the_service_the_budget_and_the_spread_mean_the_workers_alone(objects):
 def test_what_is_scraped_is_workers_and_forwarders_under_the_job_that_prometheus_yml_names(objects):
     scraping = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     [scraped] = scraping["scrape_configs"]
-    [monitor] = [one["spec"] for (kind, _), one in objects.items() if kind == "ServiceMonitor"]
+    monitor, own = (objects["ServiceMonitor", one]["spec"] for one in ("monitoring", COUNTER))
     [endpoint] = monitor["endpoints"]
     assert endpoint["path"] in PAGES
     assert endpoint["interval"] == scraping["global"]["scrape_interval"]
@@ -368,6 +394,15 @@ def test_what_is_scraped_is_workers_and_forwarders_under_the_job_that_prometheus
         assert port["name"] == endpoint["port"]
         ports.append(port["port"])
     assert ports == [one["port"] for one in scraped["dns_sd_configs"]]
+    # A counter belongs to another Prometheus: the first one finds no port of its name there.
+    services = [one for (kind, _), one in objects.items() if kind == "Service"]
+    trusted = [one for one in services if selects(own["selector"], one["metadata"]["labels"])]
+    assert trusted == [objects["Service", COUNTER]]
+    [port] = trusted[0]["spec"]["ports"]
+    assert [one["port"] for one in own["endpoints"]] == [port["name"]] != [endpoint["port"]]
+    [scraped] = yaml.safe_load((ROOT / "deploy" / "prometheus" / "trusted.yml").read_text())["scrape_configs"]
+    assert trusted[0]["metadata"]["labels"][own["jobLabel"]] == scraped["job_name"]
+    assert port["port"] == scraped["dns_sd_configs"][0]["port"]
 
 
 @pytest.fixture
