@@ -65,7 +65,7 @@ def split(value: Decimal | None) -> tuple[int, int]:
     return divmod(int(scaled), PARTS)
 
 
-def columns(tokens: Sequence[Raw]) -> Columns:
+def columns(tokens: Sequence[Raw | bytes]) -> Columns:
     """Return whole parts and fractions of JSON tokens."""
     rows = len(tokens)
     if rows <= SINGLES:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.columns.query_batch import Integers, Mask
+from stream_svt.columns.byte_buffer import Integers, Mask
 from stream_svt.protocol.records import Records
-from stream_svt.queries.avro.records import NoSchemas, Schemas
+from stream_svt.queries.avro.columns import RecordSchema, Source, UnusableSchema
+from stream_svt.queries.avro.records import HEADER, NoSchemas, Schemas, schema_numbers
+from stream_svt.queries.reasons import MAX_BYTES
+from stream_svt.settings.records import steps
+from stream_svt.settings.sources import KEY, Condition, SourceSpec
+from stream_svt.sources import times
+from stream_svt.sources.fields import AvroColumn, Column, ValueColumn
+from stream_svt.sources.json_values import JsonValues
 
-if TYPE_CHECKING:
-    from stream_svt.settings.sources import SourceSpec
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 1 << 20
+"""Records, and bytes of them, that are read in one step."""
+_EACH: Final = 32
+"""Bytes that count for each record in addition."""
+_REQUESTS: Final = 8
+"""Schemas that are asked for at the same time."""
+_UNUSABLE: Final = -2
+"""Stands for the numbers of all schemas that cannot be used."""
 
 
 class Fate(IntEnum):
@@ -93,20 +108,143 @@ class EventReader:
 
     def __init__(self, source: SourceSpec, schemas: Schemas | None = None) -> None:
         self.names: dict[str, int] = {"": 0}
+        self._codes: dict[str | None, int] = {}  # without "": no event has that name
         self._source, self._schemas = source, schemas or NoSchemas()
+        self._paths = {path: steps(path) for path in source.paths if path != KEY}
+        self._json = JsonValues([*self._paths.values()])
+        self._known: dict[int, RecordSchema | None] = {}
 
     def code(self, name: str) -> int:
         """Return the code of a name, from now on also in events."""
+        if name:
+            self._codes.setdefault(name, len(self.names))
         return self.names.setdefault(name, len(self.names))
 
     def lack(self, records: Records) -> tuple[int, str]:
-        """Return how many records, from the first, can be read, and why the next one cannot yet, if there is one."""
-        raise NotImplementedError
+        """Return how many records, from the first, can be read, and why the next one cannot yet, if there is one.
+
+        Begins to fetch the schemas that are unknown, some at a time.
+        """
+        if self._source.format == "json":
+            return len(records), ""
+        number = schema_numbers(records)
+        found, row = np.unique(number, return_index=True)
+        missing = sorted(
+            (first, one) for one, first in zip(found.tolist(), row.tolist(), strict=True) if one >= 0
+        )
+        lacks = ((first, self._look_up(one)) for first, one in missing if one not in self._known)
+        waiting = list(islice(((first, why) for first, why in lacks if why), _REQUESTS))
+        return waiting[0] if waiting else (len(records), "")
+
+    def _look_up(self, number: int) -> str:
+        """Compile a schema; return why it is not known yet. The registry answers with an empty one for none."""
+        if (text := self._schemas.get(number)) is None:
+            return self._schemas.request(number)
+        try:
+            self._known[number] = RecordSchema(text, [*self._paths.values()], public=range(len(self._paths)))
+        except UnusableSchema:
+            self._known[number] = None
+        return ""
 
     def at_once(self, records: Records) -> int:
         """Return how many of some records, from the first and at least one, `read` takes without a long step."""
-        raise NotImplementedError
+        size = np.cumsum(np.clip(records.value_length[:MOST_RECORDS], 0, MAX_BYTES) + _EACH)
+        return max(1, int(np.searchsorted(size, MOST_BYTES, "right")))
 
     def read(self, records: Records) -> Events:
         """Return the events of records, none of which has a `lack`; each as if it were read alone."""
-        raise NotImplementedError
+        if self._source.format == "json":
+            return self._read_json(records)
+        number = schema_numbers(records)
+        unusable = [one for one in np.unique(number).tolist() if one >= 0 and self._known[one] is None]
+        number[np.isin(number, unusable)] = _UNUSABLE
+        if len(number) and (number == number[0]).all():
+            return self._read_avro(records, number.item(0))
+        rows = [np.flatnonzero(number == one) for one in np.unique(number)]
+        parts = [self._read_avro(records.taken(some), number.item(some[0])) for some in rows]
+        return _scattered(len(records), rows, parts, len(self._source.measures))
+
+    def _read_json(self, records: Records) -> Events:
+        found, is_bad = self._json.read(records)
+        columns: dict[str, Column] = {
+            path: ValueColumn(values) for path, values in zip(self._paths, found, strict=True)
+        }
+        return self._events(records, columns, np.where(is_bad, np.uint8(Fate.UNREADABLE), np.uint8(0)))
+
+    def _read_avro(self, records: Records, number: int) -> Events:
+        """Return the events of records of one schema, of none (-1) or of unusable ones."""
+        schema = self._known.get(number)
+        if schema is None:
+            fate = Fate.UNUSABLE_SCHEMA if number == _UNUSABLE else Fate.UNREADABLE
+            return self._events(records, {}, np.full(len(records), fate, np.uint8))
+        source = Source(records.buffer, records.value_start + HEADER, records.value_length - HEADER)
+        located = schema.locate(source, np.arange(len(records)))
+        columns: dict[str, Column] = {
+            path: AvroColumn(located, slot) for slot, path in enumerate(self._paths)
+        }
+        return self._events(
+            records, columns, np.where(located.is_valid, np.uint8(0), np.uint8(Fate.UNREADABLE))
+        )
+
+    def _events(self, records: Records, columns: dict[str, Column], fate: NDArray[np.uint8]) -> Events:
+        """Return events, given their values and which are void for another reason."""
+        fate[records.value_length <= 0] = Fate.EMPTY
+        if fate.all():
+            return _nothing(fate, len(self._source.measures))
+        source, count = self._source, len(records)
+        if KEY in source.paths:
+            columns[KEY] = ValueColumn([*map(_decoded, records.keys())])
+
+        def matching(conditions: Sequence[Condition]) -> Mask:
+            mask = np.ones(count, np.bool_)
+            for one in conditions:
+                mask &= columns[one.path].matches(one)
+            return mask
+
+        def coded(path: str | None) -> Integers:
+            return np.zeros(count, np.int64) if path is None else columns[path].codes(self._codes)
+
+        event_ms = (
+            columns[source.time.field].times(source.time.scale)
+            if source.time
+            else times.in_range(records.timestamp)
+        )
+        buffer, start, length = columns[source.unit].texts
+        matches = matching(source.conditions)
+        measures = np.stack([matching(one.conditions) for one in source.measures], axis=1)
+        for mask, why in (
+            (~matches, Fate.FILTERED),
+            (~measures.any(axis=1), Fate.NO_MEASURE),
+            (length < 1, Fate.NO_UNIT),
+            (event_ms < 0, Fate.NO_TIME),
+        ):
+            fate[mask & (fate == Fate.COUNTED)] = why
+        series, dataset = coded(source.series.field if source.series else None), coded(source.dataset_field)
+        return Events(fate, event_ms, (buffer, start, np.maximum(length, 0)), series, dataset, measures)
+
+
+def _decoded(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _nothing(fate: NDArray[np.uint8], measures: int) -> Events:
+    none = np.zeros(len(fate), np.int64)
+    return Events(fate, none, (b"", none, none), none, none, np.zeros((len(fate), measures), np.bool_))
+
+
+def _scattered(count: int, rows: Sequence[Integers], parts: Sequence[Events], measures: int) -> Events:
+    """Return the events of some parts, given the rows of each."""
+    found = _nothing(np.zeros(count, np.uint8), measures)
+    event_ms, start, length, series, dataset = np.zeros((5, count), np.int64)
+    shift = 0
+    for some, part in zip(rows, parts, strict=True):
+        found.fate[some], found.measures[some] = part.fate, part.measures
+        event_ms[some], series[some], dataset[some] = part.event_ms, part.series, part.dataset
+        buffer, start[some], length[some] = part.unit
+        start[some] += shift
+        shift += len(buffer)
+    buffer = b"".join(part.unit[0] for part in parts)
+    return Events(found.fate, event_ms, (buffer, start, length), series, dataset, found.measures)

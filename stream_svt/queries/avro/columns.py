@@ -710,6 +710,27 @@ class Located:
                 rows = np.flatnonzero(self._leaf[slot] == number)
                 yield leaf, rows, self._at[slot, rows]
 
+    @property
+    def buffer(self) -> bytes:
+        """The buffer of the texts that were asked for."""
+        return self._source.buffer
+
+    def leaves(self, slot: int) -> list[Leaf]:
+        """Return the types other than null that the schema has at a path."""
+        return [leaf for leaf, slots in self._leaves if slot in slots]
+
+    def finite(self, slot: int) -> Mask:
+        """Return a mask of the records that have a finite number at a path."""
+        found = np.zeros(len(self.is_valid), np.bool_)
+        for leaf, rows, at in self._found(slot):
+            if leaf.kind is LeafKind.INTEGER:
+                found[rows] = ~self._source.integers(at)[1]
+            elif leaf.kind is LeafKind.REAL:
+                found[rows] = np.isfinite(self._floats(leaf, at))
+            elif leaf.kind is LeafKind.DECIMAL:
+                found[rows] = True
+        return found
+
     def numbers(self, slot: int) -> decimals.Columns:
         """Return the numbers at a path; anything else there, or nothing, is no number.
 
@@ -731,10 +752,11 @@ class Located:
         return whole, np.zeros(len(at), np.int64)
 
     def _reals(self, leaf: Leaf, at: Integers) -> decimals.Columns:
+        return decimals.doubles(self._floats(leaf, at))
+
+    def _floats(self, leaf: Leaf, at: Integers) -> NDArray[np.floating]:
         words = self._source.words(at)
-        return decimals.doubles(
-            words.view(np.float64) if leaf.size == 8 else words.astype(np.uint32).view(np.float32)
-        )
+        return words.view(np.float64) if leaf.size == 8 else words.astype(np.uint32).view(np.float32)
 
     def _decimals(self, leaf: Leaf, at: Integers) -> decimals.Columns:
         source = self._source

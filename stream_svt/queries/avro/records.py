@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1 << 18
 """Bytes of records with arrays or maps that are decoded at once: at most a tenth of a second of work."""
-_HEADER: Final = 5
+HEADER: Final = 5
 """Bytes before the record: zero, and the schema's id."""
 
 
@@ -111,9 +111,7 @@ class AvroRecords:
         candidates = np.flatnonzero(number >= 0)
         if not len(candidates):
             return found.fields(b"")
-        source = Source(
-            records.buffer, records.value_start[candidates] + _HEADER, length[candidates] - _HEADER
-        )
+        source = Source(records.buffer, records.value_start[candidates] + HEADER, length[candidates] - HEADER)
         number = number[candidates]
         for one in _distinct(number):
             rows = np.flatnonzero(number == one)
@@ -147,7 +145,7 @@ def _distinct(number: Integers) -> list[int]:
 def schema_numbers(records: Records) -> Integers:
     """Return the id of each record's schema, -1 where it has none or the record is too large."""
     length = records.value_length
-    has_header = (length >= _HEADER) & (length <= MAX_BYTES)
+    has_header = (length >= HEADER) & (length <= MAX_BYTES)
     word = first_words(records.buffer, records.value_start, length).byteswap()
     is_avro = has_header & (word >> np.uint64(56) == 0)
     return np.where(is_avro, (word >> np.uint64(24)).view(np.int64), -1)

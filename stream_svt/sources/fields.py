@@ -1,0 +1,234 @@
+"""A field of many events: as texts, as codes of names, compared with a condition, and as times.
+
+A value of JSON is what msgspec makes of it, a number with a fraction or an exponent a `Literal`. Two values are one
+text if they are written alike: 1 and "1", true and "true".
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from stream_svt.columns import decimals
+from stream_svt.columns.byte_buffer import Integers, Mask
+from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
+from stream_svt.protocol.records import slices
+from stream_svt.queries.avro.columns import LeafKind, Located
+from stream_svt.settings.sources import LONGEST_TEXT, Condition
+from stream_svt.sources import times
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*")
+_TEXT_TYPES: Final = {str, type(None)}
+_LONG: Final = 10 ** (LONGEST_TEXT - 1)
+"""Larger integers may be too long a text."""
+
+
+class Literal(str):
+    """A number of JSON as it is written, other than an integer of digits alone."""
+
+    __slots__ = ()
+
+
+class Texts(NamedTuple):
+    """Texts in UTF-8 as slices of a buffer: 1 to 256 characters; a length of -1 stands for none."""
+
+    buffer: bytes
+    start: Integers
+    length: Integers
+
+
+class Numbers(NamedTuple):
+    """Numbers as `decimals` has them, exact on a grid of 10^-18 and up to 2^62; a mask of the finite ones."""
+
+    whole: Integers
+    fraction: Integers
+    is_finite: Mask
+
+
+class Column(ABC):
+    """The values at a path, by event."""
+
+    @property
+    @abstractmethod
+    def texts(self) -> Texts:
+        """Its texts: also those of integers, booleans and enums."""
+
+    @property
+    @abstractmethod
+    def words(self) -> Sequence[str | None]:
+        """The same as a list, in which longer texts may be left."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> Numbers:
+        """Its numbers; no text is one."""
+
+    @abstractmethod
+    def _written(self) -> Numbers:
+        """Return its numbers, and those that are written as texts."""
+
+    def codes(self, codes: Mapping[str | None, int]) -> Integers:
+        """Return the code of each text, -1 for none; ``codes`` has no empty one."""
+        return np.fromiter(map(codes.get, self.words, repeat(-1)), np.int64, len(self.words))
+
+    def among(self, texts: frozenset[str]) -> Mask:
+        """Return which values are one of some texts."""
+        return np.fromiter(map(texts.__contains__, self.words), np.bool_, len(self.words))
+
+    def matches(self, condition: Condition) -> Mask:
+        """Return which values match a condition."""
+        if condition.texts is not None:
+            return self.among(condition.texts)
+        found = self.numbers.is_finite
+        if condition.at_least is not None:
+            found = found & ~_is_below(self.numbers, condition.at_least)
+        if condition.below is not None:
+            found = found & _is_below(self.numbers, condition.below)
+        return found
+
+    def times(self, scale: str) -> Integers:
+        """Return times in ms, `times.NO_TIME` for none, of numbers (or texts of them) in a scale, or of iso texts."""
+        if scale == "iso":
+            return times.of_texts(self.words)
+        whole, fraction, is_finite = self._written()
+        return np.where(is_finite, times.of_numbers(whole, fraction, scale), times.NO_TIME)
+
+
+def _is_below(numbers: Numbers, limit: Fraction) -> Mask:
+    whole, rest = divmod(limit, 1)
+    part = -(-rest.numerator * PARTS // rest.denominator)
+    below: Mask = numbers.whole < whole
+    return below | (numbers.whole == whole) & (numbers.fraction < part) if part else below
+
+
+class ValueColumn(Column):
+    """Values of JSON, or other texts."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+        self._types = {*map(type, values)}
+
+    @cached_property
+    def words(self) -> Sequence[str | None]:
+        """See `Column`."""
+        return self._values if self._types <= _TEXT_TYPES else [*map(_text, self._values)]
+
+    @property
+    def texts(self) -> Texts:
+        """See `Column`."""
+        words: Sequence[str] = self.words  # type: ignore[assignment]  # after the next line
+        if None in words:
+            words = [word or "" for word in words]
+        size = np.fromiter(map(len, words), np.int64, len(words))
+        joined = "".join(words)
+        buffer, length = joined.encode(), size
+        if len(buffer) > len(joined):
+            length = np.fromiter((len(word.encode()) for word in words), np.int64, len(words))
+        start = np.cumsum(length) - length
+        return Texts(buffer, start, np.where((size < 1) | (size > LONGEST_TEXT), -1, length))
+
+    def among(self, texts: frozenset[str]) -> Mask:
+        """See `Column`."""
+        if self._types == {int}:
+            return np.fromiter(map(_integers(texts).__contains__, self._values), np.bool_, len(self._values))
+        return super().among(texts)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """See `Column`."""
+        values = self._values
+        is_finite = np.ones(len(values), np.bool_)
+        if not self._types <= {int, Literal}:
+            is_finite = np.fromiter((type(one) in {int, Literal} for one in values), np.bool_, len(values))
+            values = [one if known else 0 for one, known in zip(values, is_finite.tolist(), strict=True)]
+        if Literal not in self._types:
+            try:
+                whole = decimals.integers(np.array(values, np.int64))
+                return Numbers(whole, np.zeros(len(values), np.int64), is_finite)
+            except OverflowError:
+                pass
+        tokens = [_token(one) for one in values]
+        return Numbers(*decimals.columns(tokens), is_finite)
+
+    def _written(self) -> Numbers:
+        if str not in self._types:
+            return self.numbers
+        return ValueColumn([_as_number(one) for one in self._values]).numbers
+
+
+def _text(value: object) -> str | None:
+    """Return the text of a value, None if it is none."""
+    if type(value) is str:
+        return value
+    if type(value) is int and -_LONG < value < 10 * _LONG:
+        return str(value)
+    return ("true" if value else "false") if type(value) is bool else None
+
+
+def _token(value: int | Literal) -> bytes:
+    """Return a number as it is written; integers beyond those that are told apart as the last one."""
+    if isinstance(value, int):
+        value = min(max(value, -WHOLE_LIMIT), WHOLE_LIMIT)
+    return str(value).encode()
+
+
+def _as_number(value: object) -> object:
+    is_number = type(value) is str and len(value) <= times.LONGEST and _NUMBER.fullmatch(value)
+    return Literal(value) if is_number else value
+
+
+@lru_cache(maxsize=256)
+def _integers(texts: frozenset[str]) -> frozenset[int]:
+    return frozenset(int(text) for text in texts if _INTEGER.fullmatch(text))
+
+
+class AvroColumn(Column):
+    """Data at a path of Avro records of one schema."""
+
+    def __init__(self, located: Located, slot: int) -> None:
+        self._located, self._slot = located, slot
+        self._kinds = {leaf.kind for leaf in located.leaves(slot)}
+
+    @cached_property
+    def texts(self) -> Texts:
+        """See `Column`."""
+        start, length, _ = self._located.texts(self._slot, LONGEST_TEXT)
+        return Texts(self._located.buffer, start, length)
+
+    @cached_property
+    def words(self) -> Sequence[str | None]:
+        """See `Column`."""
+        return [None if text is None else text.decode() for text in slices(*self.texts)]
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """See `Column`."""
+        return Numbers(*self._located.numbers(self._slot), self._located.finite(self._slot))
+
+    def among(self, texts: frozenset[str]) -> Mask:
+        """See `Column`."""
+        if self._kinds == {LeafKind.INTEGER}:
+            wanted = [one for one in _integers(texts) if abs(one) < WHOLE_LIMIT]
+            if len(wanted) == len(_integers(texts)):
+                found: Mask = np.isin(self.numbers.whole, wanted) & self.numbers.is_finite
+                return found
+        return super().among(texts)
+
+    def _written(self) -> Numbers:
+        if LeafKind.TEXT not in self._kinds:
+            return self.numbers
+        written = ValueColumn([_as_number(word) for word in self.words]).numbers
+        return Numbers(
+            *(
+                np.where(written.is_finite, one, other)
+                for one, other in zip(written, self.numbers, strict=True)
+            )
+        )
