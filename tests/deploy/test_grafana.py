@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models import units
 
 from deploy.grafana.dashboards import pages
 from deploy.grafana.dashboards.__main__ import GENERATED, main, texts
+from stream_svt.counting.metrics import METRICS as COUNTING
 from stream_svt.forward.metrics import METRICS as FORWARDING
 from stream_svt.worker.metrics import METRICS as SERVICE
 from tests.support.grafana import expressions, load, panels, variables
@@ -20,7 +21,7 @@ from tests.support.grafana import expressions, load, panels, variables
 DASHBOARDS = load()
 UIDS = sorted(DASHBOARDS)
 UNITS = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
-KINDS = {metric.name: metric.kind for metric in (*SERVICE, *FORWARDING)}
+KINDS = {metric.name: metric.kind for metric in (*SERVICE, *COUNTING, *FORWARDING)}
 
 
 # What can be wrong with a dashboard. Each returns a line for everything it finds.

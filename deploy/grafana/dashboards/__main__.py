@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.grafana.dashboards import dataset, fleet, forwarding, service
+from deploy.grafana.dashboards import dataset, fleet, forwarding, service, sources
 
 GENERATED = Path(__file__).parent.parent / "generated"
 
 
 def texts() -> dict[str, str]:
     """Return every dashboard by the name of its file."""
-    pages = [module.page() for module in (fleet, dataset, service, forwarding)]
+    pages = [module.page() for module in (fleet, dataset, service, forwarding, sources)]
     return {f"{page.uid}.json": page.text() for page in pages}
 
 

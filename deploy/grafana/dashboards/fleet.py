@@ -176,7 +176,18 @@ def _monitors() -> tuple[Builder[Panel], ...]:
 
 
 def _firing() -> Builder[Panel]:
-    labels = ("alertname", "severity", "dataset", "monitor", "shard", "cause", "topic", "reason", "instance")
+    labels = (
+        "alertname",
+        "severity",
+        "dataset",
+        "monitor",
+        "shard",
+        "cause",
+        "topic",
+        "source",
+        "reason",
+        "instance",
+    )
     since = f"{of('ALERTS_FOR_STATE')} and ignoring (alertstate) {firing()}"
     return rows(
         "Firing now",

@@ -156,6 +156,14 @@ def _shards() -> tuple[Builder[Panel], ...]:
             width=8,
             steps_only=True,
         ),
+        lines(
+            "Newest tick of counts, ago",
+            "Of each topic of counts, the time since the newest tick that was tested. It grows to a window's length, or a "
+            "tick's, and beyond if no counter runs or its source waits.",
+            Query(f"max by (topic) ({of('stream_svt:source_waits:seconds')})", "{{topic}}"),
+            unit="s",
+            width=24,
+        ),
     )
 
 
