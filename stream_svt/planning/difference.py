@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stream_svt.errors import Problem
+from stream_svt.planning.sources import source_changes
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
@@ -88,6 +89,7 @@ def difference(
     *,
     raised: Mapping[str, int] = MappingProxyType({}),
     retired: Collection[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
     now_ms: int = 0,
 ) -> Difference:
     """Return the changes that applying a configuration would make.
@@ -97,6 +99,7 @@ def difference(
         partitions: Number of shards.
         raised: Limits that operators have raised, in ledger units by dataset.
         retired: Names of datasets that an earlier version retired.
+        sources: Digests of the sources that an earlier version declared, by name.
         now_ms: The time, in UTC milliseconds.
     """
     before = old or ApplicationSpec(new.application, (), (), carried=new.carried)
@@ -106,6 +109,9 @@ def difference(
             "cannot change: each shard's state began with the amounts in it. Name the file that it began with"
         )
         result.refused.append(Problem(0, "carried_over", message))
+    for line, follows, refused in source_changes(before, new.at(now_ms), sources):
+        result.add(line, *follows)
+        result.refused += refused
     _monitors(result, before.at(now_ms), new.at(now_ms))
     _topics(result, before, new)
     _datasets(result, before, new, raised, frozenset(retired))

@@ -43,17 +43,22 @@ class Bundle(msgspec.Struct, frozen=True):
     """A configuration as it was applied, and the files that it names, by the names in it.
 
     ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired. ``partitioner``
-    is the same in every version: so no two workers give a dataset two homes.
+    is the same in every version: so no two workers give a dataset two homes. ``sources`` holds the digests of all
+    sources that this version or an earlier one declared, by name: see `SourceSpec.digest`.
     """
 
     text: str
     files: dict[str, str] = {}
     retired: list[str] = []
     partitioner: Partitioner = "murmur2"
+    sources: dict[str, str] = {}
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the digest covers; equal content has equal bytes."""
-        return msgspec.json.encode(msgspec.structs.replace(self, files=dict(sorted(self.files.items()))))
+        content = msgspec.structs.asdict(self) | {"files": dict(sorted(self.files.items()))}
+        if not self.sources:  # as in versions of releases without sources
+            del content["sources"]
+        return msgspec.json.encode(content)
 
 
 class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

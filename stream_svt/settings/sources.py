@@ -277,6 +277,9 @@ class WindowList(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
 
 
+_LISTS = {"names", "file"}
+
+
 class SourceSpec(Strict):
     """One raw topic whose events are counted, by windows, for the monitors that name it."""
 
@@ -401,16 +404,21 @@ class SourceSpec(Strict):
         return WindowList(self.dataset_names, measures, self.series_names)
 
     @property
+    def decisive(self) -> dict[str, Any]:
+        """What decides counts and never changes: all but settle, measures, and names of series and datasets.
+
+        Measures of no larger sensitivity may be added, and none is removed: so the sensitivity never changes.
+        """
+        content = self.model_dump(mode="json", by_alias=True, exclude={"settle", "measures"})
+        for key in ("series", "dataset"):
+            if content[key]:
+                content[key] = {name: one for name, one in content[key].items() if name not in _LISTS}
+        return content | {"sensitivity": self.sensitivity}
+
+    @property
     def digest(self) -> str:
-        """Sixteen hex digits of all that never changes: not settle, measures, and names of series and datasets."""
-        names = {"listed", "file"}
-        lists: dict[str, bool | set[str]] = {
-            "settle": True,
-            "measures": True,
-            "series": names,
-            "dataset": names,
-        }
-        return digest(self.model_dump(mode="json", by_alias=True, exclude=lists))
+        """Sixteen hex digits of all that never changes."""
+        return digest(self.decisive)
 
     def counts_topic(self, application: str) -> str:
         """Return the topic of its counts."""

@@ -235,7 +235,9 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     change = await changes(config, cluster, applied, old)
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
     retired = (set() if applied is None else set(applied.bundle.retired)) | was - now
-    own = {"retired": sorted(retired), "partitioner": config.topics.partitioner}
+    digests = {} if applied is None else applied.bundle.sources
+    digests = dict(sorted((digests | {one.name: one.digest for one in config.spec.sources}).items()))
+    own = {"retired": sorted(retired), "partitioner": config.topics.partitioner, "sources": digests}
     bundle = msgspec.structs.replace(config.bundle, **own)
     is_new = applied is None or applied.bundle != bundle or applied.number <= above
     comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)
@@ -259,9 +261,12 @@ async def changes(
 ) -> Difference:
     """Return the difference of a configuration from the version applied last, which declares ``old``."""
     retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
+    sources = {} if applied is None else applied.bundle.sources
     raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
     now_ms, shards = int(time.time() * 1000), config.topics.partitions
-    return difference(old, config.spec, shards, raised=raised, retired=retired, now_ms=now_ms)
+    return difference(
+        old, config.spec, shards, raised=raised, retired=retired, sources=sources, now_ms=now_ms
+    )
 
 
 async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:

@@ -1,0 +1,204 @@
+"""Sources as text for the operator: what one unit changes, what that costs and takes, what is assumed; and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from stream_svt.errors import Problem
+from stream_svt.privacy.loss import as_text
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DAY_MS
+from stream_svt.settings.fields import duration_text
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.wording import SHOWN, counted, listed
+
+PAIR: Final = 24
+"""Most bytes in memory for a pair of a unit and a count."""
+OPENING_MS: Final = 15 * 60_000
+"""A window opens so long, and `ahead`, before it begins."""
+_ROW, _RECORD, _ROWS = 24, 1_500, 20_000
+"""Bytes of a row without its series, bytes of a record without its rows, and the most rows of a record."""
+_PAIRS, _MEMORY = 1_000_000, 2**30
+
+
+def explain_sources(spec: ApplicationSpec) -> list[str]:
+    """Return what each source counts, costs and takes, as lines of text."""
+    return [line for source in spec.sources for line in ("", *explain_source(spec, source))][1:]
+
+
+def explain_source(spec: ApplicationSpec, source: SourceSpec) -> list[str]:
+    """Return what one source counts, costs and takes, as lines of text; a specification of this moment."""
+    parts = {
+        "Counts": _counts(source),
+        "Moves": _moves(source),
+        "Protects": _protects(spec, source),
+        "Assumes": _assumes(source),
+        "Writes": _writes(spec, source),
+        "Takes": _takes(source),
+    }
+    head = f"Source {source.name} on topic {source.topic}:"
+    return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
+
+
+def _counts(source: SourceSpec) -> str:
+    what = [
+        f"{one.name} ({'different units' if one.at_most == 1 else f'events, {one.at_most} of a unit at most'})"
+        for one in source.measures
+    ]
+    of = f" of {len(source.series_names)} series" if source.series else ""
+    cells = counted(source.window_list().cells, "count")
+    return f"{listed(what, SHOWN)}{of}, in windows of {duration_text(source.window)}: {cells} a window."
+
+
+def _moves(source: SourceSpec) -> str:
+    return (
+        f"one `{source.unit}` adds 0 to {source.sensitivity} to each count, whatever events it has, and takes nothing "
+        "away: sensitivity and monotonic follow from that."
+    )
+
+
+def _protects(spec: ApplicationSpec, source: SourceSpec) -> str:
+    terms = dict.fromkeys(
+        (one.terms.kind, one.terms.limit) for one in spec.datasets if source.covers(one.name)
+    )
+    limits = " or ".join(f"{kind.measure} {as_text(limit, kind)}" for kind, limit in terms)
+    text = f"{source.unit_text} in dataset {source.dataset_pattern}: at most {limits or 'its limit'}."
+    if source.period_ms:
+        text += " The losses of several periods add up."
+    if source.dataset_field:
+        several = f"with several values of `{source.dataset_field}` is in several datasets"
+        text += f" A `{source.unit}` {several}, and their losses add up."
+    return text
+
+
+def _assumes(source: SourceSpec) -> str:
+    within = f"replication within {duration_text(source.settle)} (settle)"
+    return (
+        f"that other units' events, append times, and {within} do not depend on one unit's: no join, rate limit, or "
+        "retention by size comes before the counter. On a topic with producers' timestamps also that the moment of "
+        "reading does not. One value is one unit, and one unit has one value."
+    )
+
+
+def rows_per_day(source: SourceSpec) -> int:
+    """Return how many rows the topic of counts gets a day."""
+    asked = 1 if source.ask == "close" else (source.window + source.lateness) // source.every
+    return source.window_list().cells * asked * DAY_MS // source.window
+
+
+def bytes_per_day(source: SourceSpec) -> int:
+    """Return about how many bytes the topic of counts gets a day, for each copy."""
+    names, rows = source.series_names, rows_per_day(source)
+    of_row = _ROW + sum(len(name.encode()) for name in names) / len(names)
+    records = rows / len(names) * -(-len(names) // _ROWS)
+    return round(rows * of_row + records * _RECORD)
+
+
+def open_windows(source: SourceSpec) -> int:
+    """Return the most windows that are open at a time, where the counter is not behind."""
+    return -(-(source.window + source.lateness + source.ahead + OPENING_MS) // source.window)
+
+
+def _writes(spec: ApplicationSpec, source: SourceSpec) -> str:
+    topic, size = source.counts_topic(spec.application), _size(bytes_per_day(source))
+    return f"about {rows_per_day(source):,} rows, {size}, a day to topic {topic}, kept for 30 days."
+
+
+def _takes(source: SourceSpec) -> str:
+    fit = duration_text(_MEMORY // (PAIR * _PAIRS) * source.window)
+    return (
+        f"{_size(PAIR * _PAIRS)} of memory for a million pairs of a unit and a count, in up to {open_windows(source)} "
+        f"open windows. After an outage on producers' timestamps all missed windows are open: with a million pairs in "
+        f"each, 1 GiB holds those of {fit}."
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+# -- changes
+
+
+_LATER = "for windows that are not open yet; a window opens {} before it begins"
+
+
+def source_changes(
+    old: ApplicationSpec, new: ApplicationSpec, earlier: Mapping[str, str]
+) -> Iterator[tuple[str, list[str], list[Problem]]]:
+    """Yield what becomes of each source that is not as before: a line, its effects, and reasons to refuse it.
+
+    ``earlier`` has the digest of each source that an earlier version declared, by name.
+    """
+    known, wanted = ({one.name: one for one in spec.sources} for spec in (old, new))
+    for name, source in wanted.items():
+        before = known.get(name)
+        if before is None:
+            refused = []
+            if earlier.get(name, source.digest) != source.digest:
+                refused = [_refused(name, "", "an earlier version declared the name for another source")]
+            effects = [line.strip() for line in explain_source(new, source)[1:]]
+            if others := [one.name for one in old.sources if one.topic == source.topic]:
+                effects.append(
+                    f"another ledger for the persons of source {others[0]}: the losses of both add up"
+                )
+            yield f"+ source {name} on topic {source.topic}", effects, refused
+        elif before != source:
+            yield f"~ source {name}", [*_effects(before, source)], [*_refusals(before, source)]
+    for name in known:
+        if name not in wanted:
+            effect = (
+                "its counts are no longer written; only the same source can be declared by this name again"
+            )
+            yield f"- source {name}", [effect], []
+
+
+def _refused(name: str, key: str, why: str) -> Problem:
+    other = "declare a source with another name, and datasets of its own: another ledger for the same persons"
+    return Problem(0, f"sources.{name}.{key}".rstrip("."), f"{why}: {other}")
+
+
+def _effects(old: SourceSpec, new: SourceSpec) -> Iterator[str]:
+    if old.settle != new.settle:
+        yield f"settle: {duration_text(old.settle)} -> {duration_text(new.settle)}"
+    later = _LATER.format(duration_text(new.ahead + OPENING_MS))
+    lists = {
+        "series": (old.series_names, new.series_names),
+        "dataset names": (old.dataset_names, new.dataset_names),
+        "measures": (_names(old), _names(new)),
+    }
+    for what, (was, now) in lists.items():
+        if was != now:
+            added, removed = ([*dict.fromkeys(a).keys() - {*b}] for a, b in ((now, was), (was, now)))
+            parts = {"adds": sorted(added), "removes": sorted(removed)}
+            words = [f"{verb} {listed(names, SHOWN)}" for verb, names in parts.items() if names]
+            yield f"{what}: {' and '.join(words) or 'another order'}, {later}"
+
+
+def _names(source: SourceSpec) -> tuple[str, ...]:
+    return tuple(one.name for one in source.measures)
+
+
+def _refusals(old: SourceSpec, new: SourceSpec) -> Iterator[Problem]:
+    """Yield the changes of what decides a count, which never changes."""
+    was, now = old.decisive, new.decisive
+    for key in was:
+        if was[key] != now[key] and key != "sensitivity":
+            yield _refused(new.name, key, "decides counts and never changes")
+    known, sensitivity = {one.name: one for one in new.measures}, old.sensitivity
+    for measure in old.measures:
+        if known.get(measure.name) != measure:
+            what = "cannot be changed" if measure.name in known else "cannot be removed"
+            yield Problem(0, f"sources.{new.name}.measures", f"{measure.name} {what}: {_KEPT}")
+    for measure in new.measures:
+        if measure.name not in _names(old) and measure.at_most > sensitivity:
+            why = f"{measure.name} counts {measure.at_most} events of a unit, and the source has {sensitivity} at most"
+            yield _refused(new.name, "measures", why)
+
+
+_KEPT = "its counts may be on the topic. Leave it, and add one with another name"
