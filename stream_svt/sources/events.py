@@ -19,7 +19,7 @@ from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.settings.records import steps
 from stream_svt.settings.sources import KEY, Condition, SourceSpec
 from stream_svt.sources import times
-from stream_svt.sources.fields import AvroColumn, Column, ValueColumn
+from stream_svt.sources.fields import AvroColumn, Column, Names, ValueColumn
 from stream_svt.sources.json_values import JsonValues
 
 MOST_RECORDS: Final = 10_000
@@ -107,18 +107,16 @@ class EventReader:
     """
 
     def __init__(self, source: SourceSpec, schemas: Schemas | None = None) -> None:
-        self.names: dict[str, int] = {"": 0}
-        self._codes: dict[str | None, int] = {}  # without "": no event has that name
+        self._names = Names()
+        self.names: Mapping[str, int] = self._names.codes
         self._source, self._schemas = source, schemas or NoSchemas()
         self._paths = {path: steps(path) for path in source.paths if path != KEY}
         self._json = JsonValues([*self._paths.values()])
         self._known: dict[int, RecordSchema | None] = {}
 
     def code(self, name: str) -> int:
-        """Return the code of a name, from now on also in events."""
-        if name:
-            self._codes.setdefault(name, len(self.names))
-        return self.names.setdefault(name, len(self.names))
+        """Return the code of a name of a series or a dataset, from now on also in events."""
+        return self._names.code(name)
 
     def lack(self, records: Records) -> tuple[int, str]:
         """Return how many records, from the first, can be read, and why the next one cannot yet, if there is one.
@@ -202,7 +200,7 @@ class EventReader:
             return mask
 
         def coded(path: str | None) -> Integers:
-            return np.zeros(count, np.int64) if path is None else columns[path].codes(self._codes)
+            return np.zeros(count, np.int64) if path is None else columns[path].codes(self._names)
 
         event_ms = (
             columns[source.time.field].times(source.time.scale)

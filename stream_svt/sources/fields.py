@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -53,6 +53,21 @@ class Numbers(NamedTuple):
     is_finite: Mask
 
 
+class Names:
+    """Codes of names; "" has code 0, and no value is that name."""
+
+    def __init__(self) -> None:
+        self.codes = {"": 0}
+        self.of_texts: dict[str | None, int] = {}
+        self.of_bytes: dict[bytes | None, int] = {}
+
+    def code(self, name: str) -> int:
+        """Return the code of a name, a new one for a new name."""
+        if name not in self.codes:
+            self.codes[name] = self.of_texts[name] = self.of_bytes[name.encode()] = len(self.codes)
+        return self.codes[name]
+
+
 class Column(ABC):
     """The values at a path, by event."""
 
@@ -75,9 +90,9 @@ class Column(ABC):
     def _written(self) -> Numbers:
         """Return its numbers, and those that are written as texts."""
 
-    def codes(self, codes: Mapping[str | None, int]) -> Integers:
-        """Return the code of each text, -1 for none; ``codes`` has no empty one."""
-        return np.fromiter(map(codes.get, self.words, repeat(-1)), np.int64, len(self.words))
+    def codes(self, names: Names) -> Integers:
+        """Return the code of each text, -1 for none."""
+        return np.fromiter(map(names.of_texts.get, self.words, repeat(-1)), np.int64, len(self.words))
 
     def among(self, texts: frozenset[str]) -> Mask:
         """Return which values are one of some texts."""
@@ -119,7 +134,11 @@ class ValueColumn(Column):
     @cached_property
     def words(self) -> Sequence[str | None]:
         """See `Column`."""
-        return self._values if self._types <= _TEXT_TYPES else [*map(_text, self._values)]
+        if self._types <= _TEXT_TYPES:
+            return self._values
+        if self._types == {int} and max(max(self._values), -min(self._values)) < _LONG:
+            return [*map(str, self._values)]
+        return [*map(_text, self._values)]
 
     @property
     def texts(self) -> Texts:
@@ -211,7 +230,14 @@ class AvroColumn(Column):
     @cached_property
     def numbers(self) -> Numbers:
         """See `Column`."""
-        return Numbers(*self._located.numbers(self._slot), self._located.finite(self._slot))
+        whole, fraction = self._located.numbers(self._slot)
+        is_finite = np.abs(whole) < WHOLE_LIMIT
+        return Numbers(whole, fraction, is_finite if is_finite.all() else self._located.finite(self._slot))
+
+    def codes(self, names: Names) -> Integers:
+        """See `Column`."""
+        found = slices(*self.texts)
+        return np.fromiter(map(names.of_bytes.get, found, repeat(-1)), np.int64, len(found))
 
     def among(self, texts: frozenset[str]) -> Mask:
         """See `Column`."""

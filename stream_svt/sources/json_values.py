@@ -1,14 +1,15 @@
 """Values at paths of JSON events: many are decoded in one call, and each as it would be alone.
 
-A record whose bytes cannot be part of another record's object goes into a group. If the group does not decode, ever
-fewer of its records are decoded together, and at last one alone, without a type: what stands in the way of a path, or
-at its end, is then taken as it is.
+A record whose bytes cannot be part of another record's object is decoded in a group, by a type that is made from the
+paths. If the group does not decode, each of its records is decoded alone. One that does not fit the type is decoded
+without it: what stands in the way of a path is no value, and no reason to refuse the record.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -25,10 +26,8 @@ from stream_svt.queries.json_lines import MAX_NESTING, UNDECODABLE, decode_lines
 from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.sources.fields import Literal
 
-_GROUPS: Final = 32
-"""Most groups of a call, and fewest records of one: a record that does not fit delays only its group."""
-_PARTS: Final = 8
-"""Parts of a group in which a record does not fit."""
+_GROUP: Final = 128
+"""Records that are decoded in one call: one that does not fit delays only its group."""
 _ANYTHING: Final = Decoder(float_hook=Literal)
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _NO_BRACKETS: Final = bytes({*range(256)} - {*b"{}[]"})
@@ -58,46 +57,56 @@ class JsonValues:
 
         Numbers other than integers are `Literal`.
         """
-        values: list[bytes] = records.values()  # type: ignore[assignment]  # those that are None are not read
-        is_plain = _plain(records)
+        values: list[bytes] = records.values()  # type: ignore[assignment]  # None is not decoded
+        is_plain, is_bad = _plain(records), records.value_length <= 0
         rows: list[Any] = [self._blank] * len(values)
-        alone = np.flatnonzero(~is_plain & (records.value_length > 0)).tolist()
-        if is_plain.all():
-            rows = self._groups(values, range(len(values)), alone)
-        else:
-            plain = np.flatnonzero(is_plain).tolist()
-            for row, one in zip(
-                plain, self._groups([values[row] for row in plain], plain, alone), strict=True
-            ):
-                rows[row] = one
-        columns = [_pulled(get, rows) for get in self._getters]
-        is_bad = records.value_length <= 0
+        alone = np.flatnonzero(~(is_plain | is_bad)).tolist()
+        plain = np.flatnonzero(is_plain).tolist()
+        for first in range(0, len(plain), _GROUP):
+            group = plain[first : first + _GROUP]
+            together = (
+                values[first : first + _GROUP]
+                if len(plain) == len(values)
+                else [values[row] for row in group]
+            )
+            decoded = decode_lines(b"\n".join(together), len(group), self._decoder)
+            if decoded is None:
+                alone += group
+            elif len(plain) == len(values):
+                rows[first : first + _GROUP] = decoded
+            else:
+                for row, one in zip(group, decoded, strict=True):
+                    rows[row] = one
+        odd: dict[int, dict[str, Any]] = {}
         for row in alone:
-            found = _decode_alone(values[row])
-            is_bad[row] = found is None
+            found = self._alone(values[row])
+            if isinstance(found, dict):
+                odd[row] = found
+            elif found is None:
+                is_bad[row] = True
+            else:
+                rows[row] = found
+        columns = [_pulled(get, rows) for get in self._getters]
+        for row, found in odd.items():
             for column, path in zip(columns, self._paths, strict=True):
                 column[row] = _dig(found, path)
         return columns, is_bad
 
-    def _groups(self, values: list[bytes], rows: Sequence[int], alone: list[int]) -> list[Any]:
-        """Return plain records; add to ``alone`` which of ``rows`` must be decoded alone."""
-        size = max(_GROUPS, -(-len(values) // _GROUPS))
-        found: list[Any] = []
-        for first in range(0, len(values), size):
-            found += self._together(values[first : first + size], rows[first : first + size], alone)
-        return found
-
-    def _together(self, values: list[bytes], rows: Sequence[int], alone: list[int]) -> list[Any]:
-        if (found := decode_lines(b"\n".join(values), len(values), self._decoder)) is not None:
-            return found
-        if len(values) == 1:
-            alone.append(rows[0])
-            return [self._blank]
-        size = -(-len(values) // _PARTS)
-        found = []
-        for at in range(0, len(values), size):
-            found += self._together(values[at : at + size], rows[at : at + size], alone)
-        return found
+    def _alone(self, message: bytes) -> Struct | dict[str, Any] | None:
+        """Return the members of a record that is one object, None for another one."""
+        if len(message) > MAX_BYTES or _is_deep(message):
+            return None
+        with suppress(*UNDECODABLE):
+            try:
+                return self._decoder.decode(message)  # type: ignore[no-any-return]
+            except msgspec.ValidationError:
+                pass
+            try:
+                found = _ANYTHING.decode(message)
+            except msgspec.ValidationError:
+                found = _ANYTHING.decode(_LONG_INTEGER.sub(_STILL_LONG, message))
+            return found if isinstance(found, dict) else None
+        return None
 
 
 def _plain(records: Records) -> Mask:
@@ -126,20 +135,6 @@ def _is_deep(message: bytes) -> bool:
     brackets = np.frombuffer(_TEXT.sub(b"", message).translate(None, _NO_BRACKETS), np.uint8)
     opens = (brackets == ord("{")) | (brackets == ord("["))
     return bool(np.cumsum(2 * opens.astype(np.int64) - 1).max(initial=0) > MAX_NESTING)
-
-
-def _decode_alone(message: bytes) -> dict[str, Any] | None:
-    """Return the members of a record that is one object, None for another one."""
-    if len(message) > MAX_BYTES or _is_deep(message):
-        return None
-    try:
-        try:
-            found = _ANYTHING.decode(message)
-        except msgspec.ValidationError:
-            found = _ANYTHING.decode(_LONG_INTEGER.sub(_STILL_LONG, message))
-    except UNDECODABLE:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _dig(found: Any, path: Path) -> Any:  # noqa: ANN401  any value
