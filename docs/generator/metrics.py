@@ -11,6 +11,7 @@ import yaml
 
 from deploy.prometheus.budget_rules import CLASSES, WINDOWS, duration
 from docs.generator.markdown import listed, table
+from stream_svt.counting.metrics import METRICS as COUNTER_METRICS
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.worker.metrics import METRICS, Metric
 
@@ -60,6 +61,10 @@ def _alerts() -> str:
     return "\n".join(f"- **{severity}**: {', '.join(links)}" for severity, links in lines.items())
 
 
-METRICS_BLOCKS: Final[_Blocks] = {"metrics": partial(_metrics, METRICS), "windows": _windows}
+METRICS_BLOCKS: Final[_Blocks] = {
+    "metrics": partial(_metrics, METRICS),
+    "counter-metrics": partial(_metrics, COUNTER_METRICS),
+    "windows": _windows,
+}
 FORWARD_BLOCKS: Final[_Blocks] = {"forward-metrics": partial(_metrics, FORWARD_METRICS)}
 RUNBOOK_BLOCKS: Final[_Blocks] = {"alerts": _alerts}

@@ -18,6 +18,7 @@ from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
+from stream_svt.sources.log import Park
 from stream_svt.worker.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
 from tests.support.blindness import tables
 from tests.support.prometheus import Alertmanager, tool
@@ -71,7 +72,7 @@ WORDS = ANNOTATED | {
     "fate": set(FATES.values()),
     "query": {"first", "next"},
     "cause": set(map(str, Cause)),
-    "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *Refusal},
+    "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *Refusal, *Park},
 }
 """Values that a label can have, where they are known here."""
 
@@ -160,6 +161,11 @@ def test_a_command_has_the_name_of_a_dataset_as_one_word_of_the_shell() -> None:
     assert sum("$labels.dataset" in one for one in commands) == 5
     for one in commands:
         assert set(re.findall(r"\{\{ (.*?) \}\}", one)) <= {quoted, "$labels.monitor"}, one
+
+
+def test_the_runbook_names_each_reason_for_which_a_source_is_parked() -> None:
+    section = RUNBOOK.read_text().partition("## SourceParked\n")[2].partition("\n## ")[0]
+    assert {*re.findall(r"`([a-z-]+)`", section.partition("**Do.**")[0])} - {"reason"} == {*Park}
 
 
 def test_the_alarms_of_a_source_that_is_blind_are_those_of_its_page() -> None:

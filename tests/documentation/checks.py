@@ -15,6 +15,7 @@ import jsonschema
 from pydantic import BaseModel
 
 from stream_svt.cli import app
+from stream_svt.counting.metrics import METRICS as COUNTER_METRICS
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
@@ -256,7 +257,7 @@ def _imported(name: str) -> bool:
 @cache
 def _names() -> frozenset[str]:
     """Return every word of the code, and every metric."""
-    metrics = (metric.name for metric in (*METRICS, *FORWARD_METRICS))
+    metrics = (metric.name for metric in (*METRICS, *COUNTER_METRICS, *FORWARD_METRICS))
     return frozenset([*re.findall(r"[\w:-]+", _code()), *metrics])
 
 
