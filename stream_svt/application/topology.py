@@ -14,6 +14,7 @@ from stream_svt.application.config import Config
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, partition_counts, started
 from stream_svt.settings.fields import Retry
+from stream_svt.settings.sources import LOG_PARTITIONS, log_topic
 from stream_svt.wording import listed
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ ALERT_TOPIC = (
 )
 """Hint for a topic that an option names."""
 LOG_APPEND_TIME = "message.timestamp.type=LogAppendTime"
+COUNTS, LOG, RAW = "sources.counts", "sources.log", "sources.topic"
+"""Stand for the fields that name topics of counts, the event log, and topics of raw events."""
+UNLIMITED = str(2**63 - 1)
 SHOWN_TOPICS = 10
 """Maximum number of missing topics that a message names."""
 
@@ -41,10 +45,32 @@ class Topology:
 
 
 def wanted_topics(config: Config) -> dict[str, str]:
-    """Return the topics that the application needs, with the configuration fields that name them."""
+    """Return the topics with a partition for each shard, with the configuration fields that name them."""
     names = ("control", "alerts", "state", "rejects", "config")
     own = {getattr(config.topics, name): f"topics.{name}" for name in names}
-    return dict.fromkeys(config.spec.topics(), "monitors.topic") | own
+    counts = dict.fromkeys(counts_topics(config), COUNTS)
+    return dict.fromkeys(config.spec.topics(), "monitors.topic") | counts | own
+
+
+def counts_topics(config: Config) -> list[str]:
+    """Return the topics of counts."""
+    return [source.counts_topic(config.spec.application) for source in config.spec.sources]
+
+
+def log_topics(config: Config) -> list[str]:
+    """Return the topic of the event log of the application's sources, if it has any."""
+    return [log_topic(config.spec.application)] if config.spec.sources else []
+
+
+def raw_topics(config: Config) -> list[str]:
+    """Return the topics of raw events, each once."""
+    return list(dict.fromkeys(source.topic for source in config.spec.sources))
+
+
+def created_topics(config: Config) -> dict[str, int]:
+    """Return the topics that ``check --create-topics`` creates, with their numbers of partitions."""
+    shards = dict.fromkeys(wanted_topics(config), config.topics.partitions)
+    return shards | dict.fromkeys(log_topics(config), LOG_PARTITIONS)
 
 
 def retention_of(settings: Mapping[str, str]) -> list[str]:
@@ -90,7 +116,7 @@ async def read_topology(config: Config, cluster: Cluster) -> Topology:
     """Read the application's topics and their settings from the brokers."""
     doing = "looking at the topics"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        described = await admin.describe_topics(list(wanted_topics(config)))
+        described = await admin.describe_topics([*created_topics(config), *raw_topics(config)])
         parts = {topic["topic"]: topic["partitions"] for topic in described if topic["error_code"] == 0}
         cluster_id = str((await admin.describe_cluster())["cluster_id"])
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in parts]
@@ -117,6 +143,42 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
     if missing:
         found.append(_missing(config, missing))
     return [*found, *_setting_problems(config, topology)]
+
+
+def source_problems(config: Config, topology: Topology) -> list[Problem]:
+    """Return why the counter of the application's sources cannot work with these topics, with remedies."""
+    found = []
+    for topic in log_topics(config):
+        if (has := topology.partitions.get(topic)) is None:
+            found.append(Problem(0, LOG, unseen(topic, "READ") + CREATE))
+        elif has != LOG_PARTITIONS:
+            message = f"topic {topic!r} has {has} partitions, expected {LOG_PARTITIONS}: create it again"
+            found.append(Problem(0, LOG, f"{message} while no source has begun"))
+        wrong = "the counter would lose what an open window needs"
+        wanted = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        found += _unlike(config, topology, topic, LOG, wanted, wrong)
+        clock = {"message.timestamp.type": "LogAppendTime"}
+        found += _unlike(config, topology, topic, LOG, clock, "the counter reads the brokers' clock there")
+    for topic in raw_topics(config):
+        if topic not in topology.partitions:
+            found.append(Problem(0, RAW, unseen(topic, "READ")))
+        if "compact" in (policy := topology.settings.get(topic, {}).get("cleanup.policy", "")):
+            message = (
+                f"topic {topic!r} has cleanup.policy={policy}: compaction drops events that were not counted"
+            )
+            found.append(Problem(0, RAW, f"{message} yet. Count a topic that is not compacted"))
+    return found
+
+
+def _unlike(
+    config: Config, topology: Topology, topic: str, field: str, wanted: Mapping[str, str], why: str
+) -> Iterator[Problem]:
+    """Yield the visible settings of a topic that are not as wanted."""
+    settings = topology.settings.get(topic, {})
+    for name, value in wanted.items():
+        if (has := settings.get(name, value)) != value:
+            remedy = command_to_set(config, topic, f"{name}={value}")
+            yield Problem(0, field, f"topic {topic!r} has {name}={has}, expected {value}: {why}; {remedy}")
 
 
 def another_count(topic: str, has: int, wanted: int) -> str:
@@ -165,7 +227,7 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
         harm = "compaction would drop records"
         if wanted == "compact":
             harm = f"retention would delete the {'ledger' if topic == own.state else 'configuration'}"
-        elif field == "monitors.topic":
+        elif field in ("monitors.topic", COUNTS):
             harm = (
                 "of the queries of a dataset, which share its name as their key, compaction keeps the newest, and a "
                 "takeover could not test the others again"
@@ -177,6 +239,10 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
             )
         message = f"topic {topic!r} has cleanup.policy={policy}, expected {wanted}: {harm}; {remedy}"
         yield Problem(0, field, message)
+    for topic in counts_topics(config):
+        nominal = "their timestamps are the ends of ticks, which the counter may write much later"
+        clock = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": UNLIMITED}
+        yield from _unlike(config, topology, topic, COUNTS, clock, nominal)
     for topic in config.spec.topics_with_broker_time():
         settings = topology.settings.get(topic, {})
         if settings and settings.get("message.timestamp.type") != "LogAppendTime":
@@ -199,13 +265,17 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
             yield Problem(0, f"monitors[{number}].append.retry.lifetime", message)
 
 
-async def require(config: Config, cluster: Cluster) -> Topology:
-    """Return the topology, or raise ConfigError with all problems."""
+async def require(config: Config, cluster: Cluster, *, sources: bool = False) -> Topology:
+    """Return the topology, or raise ConfigError with all problems; those of ``sources`` are for a counter alone."""
+
+    def wrong(topology: Topology) -> list[Problem]:
+        return problems(config, topology) + (source_problems(config, topology) if sources else [])
+
     topology = await read_topology(config, cluster)
-    if problems(config, topology):
+    if wrong(topology):
         # Not every broker knows a topic right after its creation.
         await asyncio.sleep(RETRY_AFTER)
         topology = await read_topology(config, cluster)
-    if found := problems(config, topology):
+    if found := wrong(topology):
         raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
     return topology

@@ -54,6 +54,7 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
     """
     from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_offline
     from stream_svt.planning import explain
+    from stream_svt.planning.sources import explain_sources
 
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
@@ -65,8 +66,10 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
         return 0
     findings = check_offline(config)
     _print(findings)
-    for line in ["", *explain(config.current), ""]:
-        say(line)
+    for lines in (explain(config.current), explain_sources(config.current)):
+        for line in ["", *lines] if lines else ():
+            say(line)
+    say("")
     if not offline:
         findings = asyncio.run(check_brokers(config, config.cluster(), create_topics=create_topics))
         _print(findings)

@@ -176,11 +176,22 @@ def plan(
     for title, sentences in {
         "Expect": advice.expectations(advised, budget),
         "Note": advice.warnings(advised),
+        **_of_source(monitor, spec),
     }.items():
         say("")
         say(title)
         for sentence in sentences:
             say_lines(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
+
+
+def _of_source(monitor: MonitorSpec, spec: ApplicationSpec | None) -> dict[str, list[str]]:
+    """Return what the source of a monitor counts, costs and takes, under a title."""
+    from stream_svt.planning.sources import explain_source
+
+    if spec is None or monitor.source is None:
+        return {}
+    title, *lines = explain_source(spec, spec.source(monitor.source))
+    return {title.rstrip(":"): [": ".join(line.split(maxsplit=1)) for line in lines]}
 
 
 def _monitor(

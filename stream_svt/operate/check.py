@@ -20,14 +20,20 @@ from aiokafka.errors import TopicAuthorizationFailedError, for_code
 from stream_svt.application.config import Config
 from stream_svt.application.facts import read_facts
 from stream_svt.application.topology import (
+    COUNTS,
     LOG_APPEND_TIME,
+    UNLIMITED,
     Topology,
     another_count,
     command_to_set,
+    counts_topics,
+    created_topics,
+    log_topics,
     other_partitioner,
     problems,
     read_topology,
     retention_of,
+    source_problems,
     wanted_topics,
 )
 from stream_svt.errors import BrokerError, ConfigError, UnreadableState
@@ -39,6 +45,7 @@ from stream_svt.operate import running, succession
 from stream_svt.operate.findings import CheckContext, Finding, behind, differences, note, ok, problem
 from stream_svt.operate.lint import OTHER_PARTITIONER, Sample, sample
 from stream_svt.operate.permissions import try_permissions
+from stream_svt.operate.source_topics import COUNTS_KEPT_MS, source_advice
 from stream_svt.planning.budget import reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
@@ -111,11 +118,11 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
             "again; use replication factor 3 and min.insync.replicas 2 in production"
         )
         findings.append(note("topics.state", message))
-    wrong = [problem(one.field, one.message) for one in problems(config, topology)]
+    found = [*problems(config, topology), *source_problems(config, topology)]
     good = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
     by = f"producers partition with {PRODUCERS[config.topics.partitioner]}"
-    findings += wrong or [ok("topics", f"{good}; {by}")]
-    findings += advice(config, topology)
+    findings += [problem(one.field, one.message) for one in found] or [ok("topics", f"{good}; {by}")]
+    findings += [*advice(config, topology), *source_advice(config, topology)]
     context = CheckContext(config, cluster, topology)
     checks = (_retention, _permissions, _partitioner, _applied, _released, _state, running.positions)
     for check in (*checks, running.shards, succession.predecessor, succession.move):
@@ -138,13 +145,17 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     """
     doing = "creating topics"
     counts = await kafka.partition_counts(cluster, doing)
-    count, copies = config.topics.partitions, config.topics.replication_factor
+    count, copies, creates = (
+        config.topics.partitions,
+        config.topics.replication_factor,
+        created_topics(config),
+    )
     for topic in wanted_topics(config):
         if counts.get(topic, count) != count:
             return [problem("topics", f"none was created: {another_count(topic, counts[topic], count)}")]
     wanted = [
-        NewTopic(name, count, copies, topic_configs=topic_settings(config, name))
-        for name in wanted_topics(config)
+        NewTopic(name, parts, copies, topic_configs=topic_settings(config, name))
+        for name, parts in creates.items()
         if name not in counts
     ]
     if not wanted:
@@ -156,7 +167,7 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
         await wait_for_brokers(admin, controller=True)
         answer = await admin.create_topics(wanted)
     created = {name for name, code, *_ in answer.topic_errors if code == 0}
-    findings = [ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
+    findings = [ok("topics", f"created {name!r} with {creates[name]} partitions") for name in sorted(created)]
     for name, code, *rest in answer.topic_errors:
         if code:
             reason = rest[0] if rest and code != TopicAuthorizationFailedError.errno else None
@@ -193,6 +204,12 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
             ),  # a takeover reads tombstones, too
             **safe,
         }
+    if topic in counts_topics(config):
+        nominal = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": UNLIMITED}
+        return {"cleanup.policy": "delete", "retention.ms": str(COUNTS_KEPT_MS), **safe, **nominal}
+    if topic in log_topics(config):
+        # The counter deletes what it needs no more, in whole segments.
+        return {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(64 << 20), **safe}
     kept, others = {
         own.alerts: (-1, safe),
         own.control: (30 * _DAY_MS, safe),
@@ -234,7 +251,7 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
         )
     for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
-        if path != "monitors.topic" and settings.get("message.timestamp.type") == "CreateTime":
+        if path not in ("monitors.topic", COUNTS) and settings.get("message.timestamp.type") == "CreateTime":
             yield note(
                 "topics",
                 f"topic {topic!r} has timestamps of its producers: brokers refuse records of a clock that is an hour "

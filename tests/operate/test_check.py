@@ -21,6 +21,7 @@ from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
 from stream_svt.settings.fields import Named
 from stream_svt.settings.sections import SealingConfig
+from tests.support.sources import WEB
 
 YAML = """
 application: shop
@@ -146,6 +147,15 @@ def test_topics_are_created_with_the_settings_they_need():
         assert topic_settings(wanted, name)["compression.type"] == "uncompressed"
     for name in ("counts", "shop.state", "shop.alerts", "shop.control", "shop.rejects"):
         assert topic_settings(wanted, name)["message.timestamp.type"] == "LogAppendTime"
+
+
+def test_topics_of_sources_are_created_for_nominal_times_and_for_ever():
+    wanted = parse_config(WEB)
+    counts, log = (topic_settings(wanted, name) for name in ("web.requests.counts", "web.sources"))
+    assert (counts["message.timestamp.type"], counts["retention.ms"]) == ("CreateTime", "2592000000")
+    assert counts["message.timestamp.before.max.ms"] == str(2**63 - 1)
+    assert (log["message.timestamp.type"], log["retention.ms"]) == ("LogAppendTime", "-1")
+    assert counts["cleanup.policy"] == log["cleanup.policy"] == "delete"
 
 
 async def test_no_topic_is_created_beside_one_with_another_number_of_partitions(monkeypatch):

@@ -138,8 +138,10 @@ datasets:
 
 @pytest.mark.parametrize(("key", "value"), [("measure", "errors"), ("source", "others")])
 def test_a_monitor_stays_with_its_source_and_measure(key: str, value: str) -> None:
-    others = "\n  - {name: others, topic: web.requests, unit: user, window: 1h, dataset: x, measures: [{name: visitors}]}"
-    datasets = f"{others}\ndatasets:\n  - {{name: x, limit: 1}}"
+    others = (
+        "name: others, topic: web.requests, unit: user, window: 1h, dataset: x, measures: [{name: visitors}]"
+    )
+    datasets = f"\n  - {{{others}}}\ndatasets:\n  - {{name: x, limit: 1}}"
     before = spec(("\ndatasets:", datasets))
     first = "source: requests, measure: visitors"
     replaced = {"measure": first.replace("visitors", value), "source": first.replace("requests", value)}[key]

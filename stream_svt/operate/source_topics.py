@@ -1,0 +1,61 @@
+"""Advice about the topics of sources: whose timestamps they have, and what deletes events or counts too early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stream_svt.application.config import Config
+from stream_svt.application.topology import (
+    COUNTS,
+    LOG_APPEND_TIME,
+    RAW,
+    Topology,
+    command_to_set,
+    counts_topics,
+    raw_topics,
+    retention_of,
+)
+from stream_svt.operate.findings import Finding, note, ok
+from stream_svt.settings.datasets import DAY_MS
+from stream_svt.settings.fields import duration_text
+
+COUNTS_KEPT_MS = 30 * DAY_MS
+"""How long a topic of counts keeps them after the end of their tick."""
+
+
+def source_advice(config: Config, topology: Topology) -> Iterator[Finding]:
+    """Yield findings about visible settings of topics of events and of counts."""
+    for topic in raw_topics(config):
+        settings = topology.settings.get(topic, {})
+        clock = settings.get("message.timestamp.type")
+        by_broker = clock == "LogAppendTime"
+        if by_broker:
+            yield ok(
+                "sources", f"topic {topic!r} has the brokers' timestamps: counts depend on its records alone"
+            )
+        elif clock is not None:
+            yield note(RAW, _of_producers(config, topic))
+        if limits := [one for one in retention_of(settings) if not by_broker or "bytes" in one]:
+            whose = "by size" if by_broker else "by size, or by producers' timestamps"
+            message = f"topic {topic!r} deletes events {whose} ({', '.join(limits)})"
+            harm = "one unit's events may delete those of others before they are counted"
+            yield note(
+                RAW, f"{message}: {harm}. Keep them by the brokers' time alone, longer than any outage"
+            )
+    for topic in counts_topics(config):
+        kept = int(topology.settings.get(topic, {}).get("retention.ms", -1))
+        if 0 <= kept < COUNTS_KEPT_MS:
+            longer = command_to_set(config, topic, f"retention.ms={COUNTS_KEPT_MS}")
+            message = f"topic {topic!r} keeps counts for {duration_text(kept)} after the end of their tick"
+            yield note(
+                COUNTS, f"{message}; after a longer outage they are deleted before they are tested: {longer}"
+            )
+
+
+def _of_producers(config: Config, topic: str) -> str:
+    return (
+        f"topic {topic!r} has timestamps of its producers: the moment at which the counter looks decides which tick "
+        "counts an event, and the guarantee assumes that no unit moves it. "
+        f"{command_to_set(config, topic, LOG_APPEND_TIME)} gives later records the brokers' timestamps; every reader "
+        "of the topic then sees the time of the append instead of the producer's"
+    )

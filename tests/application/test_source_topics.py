@@ -1,0 +1,126 @@
+"""Topics of sources: what a counter and a worker need of them, what check creates, and what it advises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream_svt.application.config import Config, parse_config
+from stream_svt.application.topology import (
+    UNLIMITED,
+    Topology,
+    created_topics,
+    problems,
+    source_problems,
+    wanted_topics,
+)
+from stream_svt.operate.check import topic_settings
+from stream_svt.operate.source_topics import source_advice
+from tests.support.sources import WEB
+
+DAY_MS = 86_400_000
+RAW = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": "604800000"}
+
+
+def config() -> Config:
+    return parse_config(WEB)
+
+
+def topology(changes: dict[str, dict[str, str] | None], **partitions: int) -> Topology:
+    """Return topics as check creates them, with other settings of some; None for topics that are missing."""
+    wanted = config()
+    settings: dict[str, Any] = {name: topic_settings(wanted, name) for name in created_topics(wanted)}
+    settings["web.requests"] = RAW
+    settings |= {name: change and settings[name] | change for name, change in changes.items()}
+    counts = (
+        created_topics(wanted) | {"web.requests": 3} | {f"web.{name}": n for name, n in partitions.items()}
+    )
+    kept = {name: one for name, one in settings.items() if one is not None}
+    return Topology("c", {name: counts[name] for name in kept}, kept)
+
+
+def wrong(changes: dict[str, dict[str, str] | None], **partitions: int) -> list[str]:
+    found = topology(changes, **partitions)
+    return [str(one) for one in (*problems(config(), found), *source_problems(config(), found))]
+
+
+def advice(changes: dict[str, dict[str, str] | None]) -> list[tuple[str, str, str]]:
+    return [(one.level, one.subject, one.message) for one in source_advice(config(), topology(changes))]
+
+
+def test_topics_as_check_creates_them_fit_and_the_raw_one_has_any_number_of_partitions() -> None:
+    assert wrong({}) == wrong({}, requests=17) == []
+    assert [level for level, *_ in advice({})] == ["ok"]
+    assert created_topics(config())["web.sources"] == 8
+    assert "web.requests" not in created_topics(config())
+
+
+def test_a_worker_needs_neither_the_raw_topic_nor_the_log() -> None:
+    assert wanted_topics(config()).keys() == created_topics(config()).keys() - {"web.sources"}
+    assert problems(config(), topology({"web.requests": None, "web.sources": None})) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "settings", "says"),
+    [
+        ("web.requests", None, "topic 'web.requests' does not exist, or this user may not see it"),
+        ("web.sources", None, "topic 'web.sources' does not exist, or this user may not see it"),
+        ("web.requests.counts", None, "'web.requests.counts' does not exist"),
+        ("web.requests", {"cleanup.policy": "compact"}, "compaction drops events that were not counted"),
+        ("web.requests", {"cleanup.policy": "compact,delete"}, "cleanup.policy=compact,delete"),
+        ("web.sources", {"cleanup.policy": "compact"}, "has cleanup.policy=compact, expected delete"),
+        ("web.sources", {"retention.ms": "1000"}, "--add-config retention.ms=-1'"),
+        ("web.sources", {"retention.bytes": "1000"}, "would lose what an open window needs"),
+        ("web.sources", {"message.timestamp.type": "CreateTime"}, "expected LogAppendTime"),
+        ("web.requests.counts", {"message.timestamp.type": "LogAppendTime"}, "expected CreateTime"),
+        ("web.requests.counts", {"message.timestamp.before.max.ms": "1000"}, f"expected {UNLIMITED}"),
+        (
+            "web.requests.counts",
+            {"cleanup.policy": "compact"},
+            "expected delete: of the queries of a dataset",
+        ),
+    ],
+)
+def test_a_topic_that_would_break_a_promise_is_refused(
+    topic: str, settings: dict[str, str] | None, says: str
+) -> None:
+    (message,) = wrong({topic: settings})
+    assert says in message
+    if settings and topic != "web.requests":
+        assert f"--entity-name {topic} --add-config {next(iter(settings))}=" in message
+
+
+def test_the_log_has_one_number_of_partitions() -> None:
+    (message,) = wrong({}, sources=4)
+    assert "topic 'web.sources' has 4 partitions, expected 8" in message
+
+
+def test_producers_timestamps_are_noted_with_the_command_and_its_harm() -> None:
+    (clock, kept) = advice({"web.requests": {"message.timestamp.type": "CreateTime"}})
+    assert clock[:2] == ("note", "sources.topic")
+    assert "--entity-name web.requests --add-config message.timestamp.type=LogAppendTime'" in clock[2]
+    assert "every reader of the topic then sees the time of the append" in clock[2]
+    assert "deletes events by size, or by producers' timestamps (retention.ms=604800000)" in kept[2]
+
+
+def test_retention_by_size_and_a_short_one_of_counts_are_noted() -> None:
+    assert [one[0] for one in advice({"web.requests": {"retention.bytes": "-1"}})] == ["ok"]
+    _, size = advice({"web.requests": {"retention.bytes": "1000"}})
+    assert (
+        "deletes events by size (retention.bytes=1000): one unit's events may delete those of others"
+        in size[2]
+    )
+    _, short = advice({"web.requests.counts": {"retention.ms": str(2 * DAY_MS)}})
+    assert "keeps counts for 2d" in short[2]
+    assert f"--add-config retention.ms={30 * DAY_MS}'" in short[2]
+
+
+def test_settings_that_may_not_be_seen_are_not_guessed() -> None:
+    counts = created_topics(config()) | {"web.requests": 1}
+    hidden = Topology("c", counts, {})
+    assert [
+        *problems(config(), hidden),
+        *source_problems(config(), hidden),
+        *source_advice(config(), hidden),
+    ] == []
