@@ -431,12 +431,7 @@ class Counter:
         buffer, start, length = events.unit
         for window in np.unique(placed.window[fate == Fate.COUNTED]).tolist():
             is_here, opened = placed.window == window, state.windows[window]
-            datasets, series = (
-                index[codes]
-                for index, codes in zip(
-                    opened.cells.indexes(self._reader), (events.dataset, events.series), strict=True
-                )
-            )
+            datasets, series = opened.cells.indexes(events, self._reader)
             drop(is_here & (datasets < 0), Fate.OTHER_DATASET)
             drop(is_here & (series < 0), Fate.OTHER_SERIES)
             rows = np.flatnonzero(is_here & (fate == Fate.COUNTED))

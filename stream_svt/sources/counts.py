@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
 
 from stream_svt.columns.query_batch import Integers
-from stream_svt.settings.sources import SourceSpec, WindowList
+from stream_svt.queries.codec import ARROW_STREAM
+from stream_svt.queries.counts import (
+    LIST_HEADER,
+    MAX_BYTES,
+    MAX_ROWS,
+    MEASURE_HEADER,
+    SOURCE_HEADER,
+    query_id,
+    set_id,
+)
+from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
+
+_Arrow: TypeAlias = Any  # pyarrow has no types
+
+_ROW_BYTES: Final = 24
+"""Bytes of a row, and of its entry in a dictionary, besides the name of its series."""
+_OTHER_BYTES: Final = 10_000
+"""Bytes of everything else of a record, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +60,62 @@ def records_of(
         tick: The tick's end, in ms.
         values: The count of each cell.
     """
-    raise NotImplementedError
+    series = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
+    has_set, has_series = source.ask == "close", source.series is not None
+    parts, identity = _parts(listed.series, has_set), query_id(window, tick)
+    for name, of_dataset in zip(listed.datasets, series, strict=True):
+        dataset = source.dataset_at(window, name)
+        for measure, of_measure in zip(listed.measures, of_dataset, strict=True):
+            headers = (
+                ("content-type", ARROW_STREAM.encode()),
+                (SOURCE_HEADER, source.digest.encode()),
+                (MEASURE_HEADER, measure.name.encode()),
+                (LIST_HEADER, listed.digest.encode()),
+            )
+            whole = np.append(of_measure, 0) if has_set else of_measure
+            set_name = set_id(window, measure.name) if has_set else None
+            for first, end, names in parts:
+                is_last = end == len(whole)
+                columns = {"id": _constant(identity, end - first), "value": pa.array(whole[first:end])}
+                if has_series:
+                    columns["series"] = names
+                if set_name is not None:
+                    columns["set"] = _constant(set_name, end - first)
+                    columns["closed"] = pa.array(np.arange(first, end) == (len(whole) - 1 if is_last else -1))
+                yield CountsRecord(dataset, headers, _stream(columns), tick)
+
+
+@lru_cache(maxsize=4)
+def _parts(names: tuple[str, ...], has_set: bool) -> Sequence[tuple[int, int, _Arrow]]:
+    """Return the rows of each record, from and to, with the column of their series: cut by the declared names alone."""
+    rows = [*names, names[-1]] if has_set else names
+    ends, size, first = [], 0, 0
+    for row, name in enumerate(rows):
+        size += len(name.encode()) + _ROW_BYTES
+        if row - first == MAX_ROWS or (size > MAX_BYTES - _OTHER_BYTES and row > first):
+            ends.append(row)
+            size, first = len(name.encode()) + _ROW_BYTES, row
+    return [
+        (first, end, _series(rows[first:end]))
+        for first, end in zip([0, *ends], [*ends, len(rows)], strict=True)
+    ]
+
+
+def _series(names: Sequence[str]) -> _Arrow:
+    """Return the column of the series of rows; the row that closes a set has the last one's, and it is not read."""
+    known = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    codes = np.array([known[name] for name in names], np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array([*known], pa.utf8()))
+
+
+def _constant(text: str, rows: int) -> _Arrow:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([text], pa.utf8()))
+
+
+def _stream(columns: dict[str, _Arrow]) -> bytes:
+    batch = pa.record_batch([*columns.values()], names=[*columns])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

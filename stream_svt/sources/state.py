@@ -34,10 +34,9 @@ from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import UnitHash
 
 if TYPE_CHECKING:
-    from stream_svt.sources.events import EventReader
+    from stream_svt.sources.events import EventReader, Events
 
 _NEVER: Final = -(1 << 62)
-_NOTHING: Final = np.empty(0, np.int64)
 
 
 class Cells:
@@ -46,7 +45,7 @@ class Cells:
     def __init__(self, listed: WindowList) -> None:
         self.list = listed
         self._reader: EventReader | None = None
-        self._indexes = _NOTHING, _NOTHING
+        self._dataset = self._series = np.empty(0, np.int64)
 
     @cached_property
     def most(self) -> Integers:
@@ -54,21 +53,26 @@ class Cells:
         each = np.array([measure.at_most for measure in self.list.measures], np.int64)
         return np.tile(np.repeat(each, len(self.list.series)), len(self.list.datasets))
 
-    def indexes(self, reader: EventReader) -> tuple[Integers, Integers]:
-        """Return the index of a dataset and of a series by its code in a reader; -1 for another, and at -1."""
-        names = self.list.datasets, self.list.series
-        if self._reader is not reader or len(self._indexes[0]) != len(reader.names) + 1:
+    def indexes(self, events: Events, reader: EventReader) -> tuple[Integers, Integers]:
+        """Return the index of each event's dataset, and of its series, in the list; -1 for others."""
+        if self._reader is not reader:
             self._reader = reader
-            codes = [[reader.code(name) for name in each] for each in names]
-            self._indexes = _inverse(codes[0], len(reader.names)), _inverse(codes[1], len(reader.names))
-        return self._indexes
+            self._dataset, self._series = (
+                _inverse([reader.code(name) for name in names])
+                for names in (self.list.datasets, self.list.series)
+            )
+        return _at(self._dataset, events.dataset), _at(self._series, events.series)
 
 
-def _inverse(codes: list[int], size: int) -> Integers:
-    """Return the index of each code below ``size`` among some; -1 for others, and at -1."""
-    index = np.full(size + 1, -1, np.int64)
+def _inverse(codes: list[int]) -> Integers:
+    """Return the index of each code among some, -1 for others; last is the one of larger codes and of -1."""
+    index = np.full(max(codes) + 2, -1, np.int64)
     index[codes] = np.arange(len(codes))
     return index
+
+
+def _at(index: Integers, codes: Integers) -> Integers:
+    return index[np.minimum(codes, len(index) - 1)]
 
 
 @dataclass
