@@ -22,8 +22,8 @@ from stream_svt.sources import times
 from stream_svt.sources.fields import AvroColumn, Column, Names, ValueColumn
 from stream_svt.sources.json_values import JsonValues
 
-MOST_RECORDS: Final = 10_000
-MOST_BYTES: Final = 1 << 20
+MOST_RECORDS: Final = 4_000
+MOST_BYTES: Final = 1 << 19
 """Records, and bytes of them, that are read in one step."""
 _EACH: Final = 32
 """Bytes that count for each record in addition."""

@@ -136,7 +136,7 @@ class ValueColumn(Column):
         """See `Column`."""
         if self._types <= _TEXT_TYPES:
             return self._values
-        if self._types == {int} and max(max(self._values), -min(self._values)) < _LONG:
+        if self._types == {int} and -_LONG < min(self._values) <= max(self._values) < _LONG:
             return [*map(str, self._values)]
         return [*map(_text, self._values)]
 

@@ -8,15 +8,15 @@ without it: what stands in the way of a path is no value, and no reason to refus
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-from msgspec import Struct, defstruct
+from msgspec import Raw, Struct, defstruct
 from msgspec.json import Decoder
 
 from stream_svt.columns.byte_buffer import Mask
@@ -28,27 +28,37 @@ from stream_svt.sources.fields import Literal
 
 _GROUP: Final = 128
 """Records that are decoded in one call: one that does not fit delays only its group."""
+_LARGE: Final = 1 << 16
+"""Bytes of a larger record, of whose objects and arrays none is made: that would take long."""
 _ANYTHING: Final = Decoder(float_hook=Literal)
-_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_NO_BRACKETS: Final = bytes({*range(256)} - {*b"{}[]"})
 _LONG_INTEGER: Final = re.compile(rb"(?<![.\d])\d{4001,}(?![.\d])")
 """More digits than Python makes integers of."""
 _STILL_LONG: Final = b"9" * 4000
+_NESTING: Final = bytes({*range(256)} - {*b'"{}[]'})
+"""What does not matter for how deep objects and arrays are nested, once escapes are removed."""
+
+
+class _Getter(Protocol):
+    """Gets the value at a path of what was decoded; AttributeError, if an object on the path is null."""
+
+    def __call__(self, decoded: Any, /) -> Any: ...  # noqa: ANN401  any value
 
 
 class JsonValues:
-    """Reads the values at some paths, each of which ends where no other one goes on."""
+    """Reads the values at some paths, none of which goes on where another one ends."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
+        self._large: Decoder[Struct] | None = None
+        self._getters: list[_Getter]
         kind: Any
-        self._getters: list[Callable[[Any], Any]]
         try:
-            kind, names = _object(paths)
+            kind, names = _object(paths, Any)
+            self._large = Decoder(_object(paths, Raw)[0])
             self._getters = [attrgetter(names[path]) for path in paths]
-        except ValueError:  # a name that a type cannot have, such as one with a quotation mark
+        except ValueError:  # a name that no type has, such as one with a quotation mark
             kind = dict[str, Any]
-            self._getters = [partial(_dig, path=path) for path in paths]
+            self._getters = [partial(_dig, path) for path in paths]
         self._decoder: Decoder[Any] = Decoder(kind, float_hook=Literal)
         self._blank = self._decoder.decode(b"{}")
 
@@ -64,55 +74,41 @@ class JsonValues:
         plain = np.flatnonzero(is_plain).tolist()
         for first in range(0, len(plain), _GROUP):
             group = plain[first : first + _GROUP]
-            together = (
-                values[first : first + _GROUP]
-                if len(plain) == len(values)
-                else [values[row] for row in group]
-            )
-            decoded = decode_lines(b"\n".join(together), len(group), self._decoder)
-            if decoded is None:
+            lines = b"\n".join([values[row] for row in group])
+            if (decoded := decode_lines(lines, len(group), self._decoder)) is None:
                 alone += group
-            elif len(plain) == len(values):
-                rows[first : first + _GROUP] = decoded
-            else:
-                for row, one in zip(group, decoded, strict=True):
-                    rows[row] = one
-        odd: dict[int, dict[str, Any]] = {}
+                continue
+            for row, one in zip(group, decoded, strict=True):
+                rows[row] = one
+        columns = [_pulled(get, rows) for get in self._getters]
         for row in alone:
             found = self._alone(values[row])
-            if isinstance(found, dict):
-                odd[row] = found
-            elif found is None:
-                is_bad[row] = True
-            else:
-                rows[row] = found
-        columns = [_pulled(get, rows) for get in self._getters]
-        for row, found in odd.items():
-            for column, path in zip(columns, self._paths, strict=True):
-                column[row] = _dig(found, path)
+            is_bad[row] = found is None
+            for column, value in zip(columns, found or (), strict=found is not None):
+                column[row] = value
         return columns, is_bad
 
-    def _alone(self, message: bytes) -> Struct | dict[str, Any] | None:
-        """Return the members of a record that is one object, None for another one."""
+    def _alone(self, message: bytes) -> list[Any] | None:
+        """Return the values of a record that is one object, None for another one."""
         if len(message) > MAX_BYTES or _is_deep(message):
             return None
         with suppress(*UNDECODABLE):
+            if len(message) > _LARGE and self._large is not None:
+                large = self._large.decode(message)
+                return [_value(_get(get, large)) for get in self._getters]
             try:
-                return self._decoder.decode(message)  # type: ignore[no-any-return]
+                typed = self._decoder.decode(message)
+                return [_get(get, typed) for get in self._getters]
             except msgspec.ValidationError:
-                pass
-            try:
-                found = _ANYTHING.decode(message)
-            except msgspec.ValidationError:
-                found = _ANYTHING.decode(_LONG_INTEGER.sub(_STILL_LONG, message))
-            return found if isinstance(found, dict) else None
+                found = _decoded(message)
+                return [_dig(path, found) for path in self._paths] if isinstance(found, dict) else None
         return None
 
 
 def _plain(records: Records) -> Mask:
-    """Return which records may be decoded as lines: see `decode_lines`."""
+    """Return which records may be decoded as lines (see `decode_lines`), and need no other check."""
     length = records.value_length
-    is_plain: Mask = (length > 1) & (length <= MAX_BYTES)
+    is_plain: Mask = (length > 1) & (length <= _LARGE)
     if len(characters := np.frombuffer(records.buffer, np.uint8)):
         last = len(characters) - 1
         start = np.minimum(records.value_start, last)
@@ -132,12 +128,28 @@ def _is_deep(message: bytes) -> bool:
     """Return whether objects and arrays are nested so deep that what a decoder reads depends on its caller."""
     if _brackets(message) <= MAX_NESTING:
         return False
-    brackets = np.frombuffer(_TEXT.sub(b"", message).translate(None, _NO_BRACKETS), np.uint8)
-    opens = (brackets == ord("{")) | (brackets == ord("["))
-    return bool(np.cumsum(2 * opens.astype(np.int64) - 1).max(initial=0) > MAX_NESTING)
+    text = message.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NESTING)
+    characters = np.frombuffer(text, np.uint8)
+    is_outside = ~np.logical_xor.accumulate(characters == ord('"'))
+    kinds = characters[is_outside] | 0x20  # which makes braces of brackets
+    steps = (kinds == ord("{")).astype(np.int64) - (kinds == ord("}"))
+    return bool(np.cumsum(steps).max(initial=0) > MAX_NESTING)
 
 
-def _dig(found: Any, path: Path) -> Any:  # noqa: ANN401  any value
+def _decoded(content: bytes | Raw) -> Any:  # noqa: ANN401  any value
+    """Return a value, in which an integer of more digits than Python makes integers of is another such one."""
+    try:
+        return _ANYTHING.decode(content)
+    except msgspec.ValidationError:
+        return _ANYTHING.decode(_LONG_INTEGER.sub(_STILL_LONG, bytes(content)))
+
+
+def _value(content: Raw | None) -> Any:  # noqa: ANN401  any value
+    """Return a value of a large record, None for an object or array."""
+    return None if content is None or bytes(content)[:1] in {b"{", b"["} else _decoded(content)
+
+
+def _dig(path: Path, found: Any) -> Any:  # noqa: ANN401  any value
     for step in path:
         if not isinstance(found, dict):
             return None
@@ -145,33 +157,35 @@ def _dig(found: Any, path: Path) -> Any:  # noqa: ANN401  any value
     return found
 
 
-def _object(paths: Sequence[Path]) -> tuple[type[Struct], dict[Path, str]]:
-    """Return a type for the members of an object that are on paths, and the attribute at the end of each path."""
+def _object(paths: Sequence[Path], kind: Any) -> tuple[type[Struct], dict[Path, str]]:  # noqa: ANN401  a type
+    """Return a type for the members of an object that are on paths, and the attribute at the end of each path.
+
+    ``kind`` is the type of values; None stands for a missing one.
+    """
     members: list[tuple[str, Any, Any]] = []
-    names: dict[Path, str] = {}
     rename: dict[str, str] = {}
+    names: dict[Path, str] = {}
     for name in dict.fromkeys(path[0] for path in paths):
         attribute = f"f{len(members)}"
         rename[attribute] = name
-        inside = [path[1:] for path in paths if path[0] == name]
-        if inside == [()]:
+        if (name,) in paths:
             names[name,] = attribute
-            members.append((attribute, Any, None))
+            members.append((attribute, kind, None))
         else:
-            inner, within = _object(inside)
+            inner, within = _object([path[1:] for path in paths if path[0] == name], kind)
             names |= {(name, *path): f"{attribute}.{rest}" for path, rest in within.items()}
-            members.append((attribute, inner | None, None))
+            members.append((attribute, inner | None, inner()))
     return defstruct("Members", members, rename=rename, gc=False, frozen=True), names
 
 
-def _pulled(get: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+def _pulled(get: _Getter, rows: Sequence[Any]) -> list[Any]:
     try:
         return [*map(get, rows)]
-    except AttributeError:  # an object on the path is missing
+    except AttributeError:
         return [_get(get, row) for row in rows]
 
 
-def _get(get: Callable[[Any], Any], row: Any) -> Any:  # noqa: ANN401  any value
+def _get(get: _Getter, row: Any) -> Any:  # noqa: ANN401  any value
     try:
         return get(row)
     except AttributeError:
