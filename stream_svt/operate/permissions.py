@@ -1,4 +1,4 @@
-"""Tries the actions for which a worker needs permission, without an effect.
+"""Tries the actions for which a worker or a counter needs permission, without an effect.
 
 - READ on a topic: a fetch.
 - WRITE on a topic: a transaction that a partition joins, without a record, and that is aborted. A record in an open
@@ -6,6 +6,7 @@
   one: `check` may be killed in between.
 - WRITE on the transactional id: a name with the application's prefix and the suffix of no shard fences no worker.
 - READ on the group: a heartbeat of a member that does not exist.
+- DELETE on the event log of a counter: the deletion of records before the offset 0.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 
 from stream_svt.application.config import Config
-from stream_svt.application.topology import Topology, retention_of
+from stream_svt.application.topology import Topology, counts_topics, raw_topics, retention_of
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster, Fenced
+from stream_svt.settings.sources import LOG_PARTITIONS, log_topic
 
 
 @dataclass(slots=True)
@@ -47,24 +50,70 @@ class Tried:
 
 async def try_permissions(config: Config, cluster: Cluster, topology: Topology) -> Tried:
     """Try every action of a worker that needs a permission, on the topics that exist."""
-    own, name, tried = config.topics, config.spec.application, Tried()
-    for topic in [*config.spec.topics(), own.config, own.control, own.state, own.alerts]:
-        if topic in topology.partitions:
-            await tried.attempt(f"READ {topic}", kafka.try_fetch(cluster, topic, f"reading topic {topic!r}"))
+    own, name, trial = config.topics, config.spec.application, _Trial(config, cluster, topology)
+    await trial.read(*config.spec.topics(), own.config, own.control, own.state, own.alerts)
+    await trial.write(f"{name}-check", own.state, own.alerts, own.rejects)
+    await trial.join(name)
+    trial.spare(f"{name}-", own.partitions, "worker")
+    return trial.tried
+
+
+async def try_counter_permissions(config: Config, cluster: Cluster, topology: Topology) -> Tried:
+    """Try every action of a counter that needs a permission, on the topics that exist."""
+    name, trial = config.spec.application, _Trial(config, cluster, topology)
+    log, ids = log_topic(name), f"{name}-sources-"
+    await trial.read(*raw_topics(config), log, config.topics.config)
+    await trial.write(f"{ids}check", log, *counts_topics(config))
+    await trial.delete(log)
+    await trial.join(f"{name}-counters")
+    trial.spare(ids, LOG_PARTITIONS, "counter")
+    return trial.tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Tries actions on the topics that exist."""
+
+    config: Config
+    cluster: Cluster
+    topology: Topology
+    tried: Tried = field(default_factory=Tried)
+
+    async def read(self, *topics: str) -> None:
+        """Try to read topics."""
+        for topic in topics:
+            if topic in self.topology.partitions:
+                fetch = kafka.try_fetch(self.cluster, topic, f"reading topic {topic!r}")
+                await self.tried.attempt(f"READ {topic}", fetch)
+            else:
+                self.tried.untried.append(f"READ {topic} (it is missing)")
+
+    async def write(self, identity: str, *topics: str) -> None:
+        """Try a transactional id, and to write to topics under it."""
+        begin = _begin_transactions(self.cluster, identity)
+        writes = await self.tried.attempt(f"WRITE transactional id {identity}", begin)
+        for topic in topics:
+            lacks = "" if writes else "no transaction can begin"
+            if reason := _untried(self.config, self.topology, topic) or lacks:
+                self.tried.untried.append(f"WRITE {topic} ({reason})")
+            else:
+                await self.tried.attempt(f"WRITE {topic}", _write(self.cluster, identity, topic))
+
+    async def delete(self, topic: str) -> None:
+        """Try to delete records of a topic."""
+        if topic in self.topology.partitions:
+            await self.tried.attempt(f"DELETE {topic}", _delete_nothing(self.cluster, topic))
         else:
-            tried.untried.append(f"READ {topic} (it is missing)")
-    identity = f"{name}-check"
-    writes = await tried.attempt(f"WRITE transactional id {identity}", _begin_transactions(cluster, identity))
-    for topic in (own.state, own.alerts, own.rejects):
-        if reason := _untried(config, topology, topic) or ("" if writes else "no transaction can begin"):
-            tried.untried.append(f"WRITE {topic} ({reason})")
-        else:
-            await tried.attempt(f"WRITE {topic}", _write(cluster, identity, topic))
-    await tried.attempt(f"READ group {name}", kafka.try_membership(cluster, name))
-    shards = own.partitions
-    ids = f"{name}-0" if shards == 1 else f"{name}-0 to {name}-{shards - 1}"
-    tried.untried.append(f"WRITE transactional id {ids} (it would fence a worker)")
-    return tried
+            self.tried.untried.append(f"DELETE {topic} (it is missing)")
+
+    async def join(self, group: str) -> None:
+        """Try to join a group."""
+        await self.tried.attempt(f"READ group {group}", kafka.try_membership(self.cluster, group))
+
+    def spare(self, prefix: str, count: int, role: str) -> None:
+        """Name the transactional ids that are not tried."""
+        ids = f"{prefix}0" if count == 1 else f"{prefix}0 to {prefix}{count - 1}"
+        self.tried.untried.append(f"WRITE transactional id {ids} (it would fence a {role})")
 
 
 def _untried(config: Config, topology: Topology, topic: str) -> str:
@@ -91,3 +140,12 @@ async def _write(cluster: Cluster, name: str, topic: str) -> None:
         kafka.deadline(kafka.CALL_DEADLINE, doing, "WRITE"),
     ):
         await producer.transact([], 0, [TopicPartition(topic, 0)], commit=False)
+
+
+async def _delete_nothing(cluster: Cluster, topic: str) -> None:
+    doing = f"deleting records of topic {topic!r}"
+    async with (
+        kafka.started(cluster.admin(), doing) as admin,
+        kafka.deadline(kafka.CALL_DEADLINE, doing, "DELETE"),
+    ):
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(0)})

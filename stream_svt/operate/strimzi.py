@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from stream_svt.application.config import Config
-from stream_svt.application.topology import wanted_topics
+from stream_svt.application.topology import counts_topics, created_topics, log_topics, raw_topics
 from stream_svt.operate.check import topic_settings
 
 _LONGEST_NAME: Final = 63
@@ -30,18 +30,21 @@ class Acl(NamedTuple):
 
 
 def grants(config: Config) -> dict[str, list[Acl]]:
-    """Return the least permissions by role: worker, producer, subscriber, forwarder and operator.
+    """Return the least permissions by role: worker, counter, producer, subscriber, forwarder and operator.
 
-    The operator may apply configurations and give commands, the forwarder run `stream-svt forward`.
+    The operator may apply configurations and give commands, the forwarder run `stream-svt forward`. The counter alone
+    may read raw topics; without sources there is none, and without query topics there is no producer.
     """
-    own, name = config.topics, config.spec.application
+    own, name, counts = config.topics, config.spec.application, counts_topics(config)
 
     def topics(names: Sequence[str], *operations: str) -> list[Acl]:
         return [Acl("topic", one, operations) for one in names]
 
     queries = config.spec.topics()
+    produced = [topic for topic in queries if topic not in counts]
+    others = [topic for topic in (*counts, *log_topics(config)) if topic not in queries]
     alerts = topics([own.alerts], "Read")
-    return {
+    found = {
         "worker": [
             *topics([own.state, own.alerts], "Read", "Write"),
             *topics([*queries, own.control, own.config], "Read"),
@@ -49,18 +52,28 @@ def grants(config: Config) -> dict[str, list[Acl]]:
             Acl("group", name, ["Read"]),
             Acl("transactionalId", f"{name}-", ["Write"], prefixed=True),
         ],
-        "producer": topics(queries, "Write"),
+        "counter": [
+            *topics(raw_topics(config), "Read", "DescribeConfigs"),
+            *topics(log_topics(config), "Read", "Write", "Delete", "DescribeConfigs"),
+            *topics(counts, "Write", "DescribeConfigs"),
+            *topics([own.config], "Read"),
+            Acl("group", f"{name}-counters", ["Read"]),
+            Acl("transactionalId", f"{name}-sources-", ["Write"], prefixed=True),
+        ],
+        "producer": topics(produced, "Write"),
         "subscriber": [*alerts, Acl("group", f"{name}-readers", ["Read"], prefixed=True)],
         "forwarder": [*alerts, Acl("group", f"{own.alerts}.forward.", ["Read"], prefixed=True)],
         "operator": [
             *alerts,
             *topics([own.control], "Write"),
             *topics([own.config], "Read", "Write"),
-            *topics([*queries, own.state, own.rejects], "Describe"),
+            *topics([*queries, *others, own.state, own.rejects], "Describe"),
             Acl("group", name, ["Describe"]),
             Acl("transactionalId", f"{name}-config", ["Write"]),
         ],
     }
+    needed = {"counter": bool(counts), "producer": bool(produced)}
+    return {role: acls for role, acls in found.items() if needed.get(role, True)}
 
 
 def resources(config: Config) -> Iterator[dict[str, Any]]:
@@ -78,8 +91,8 @@ def resources(config: Config) -> Iterator[dict[str, Any]]:
         return {"apiVersion": "kafka.strimzi.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
     own = config.topics
-    for topic in wanted_topics(config):
-        counts = {"partitions": own.partitions, "replicas": own.replication_factor}
+    for topic, partitions in created_topics(config).items():
+        counts = {"partitions": partitions, "replicas": own.replication_factor}
         spec = {"topicName": topic, **counts, "config": topic_settings(config, topic)}
         yield resource("KafkaTopic", kubernetes_name(topic), spec)
     login = {"authentication": {"type": "tls" if config.kafka.certificate_file else "scram-sha-512"}}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from stream_svt.application.config import Config, parse_config
-from stream_svt.application.topology import wanted_topics
+from stream_svt.application.topology import created_topics
 from stream_svt.operate.check import topic_settings
 from stream_svt.operate.strimzi import documents, grants
 from tests.support import permissions
@@ -23,6 +24,11 @@ datasets: [{{name: week-1, limit: {{epsilon: 4}}, unit: one basket}}]
 monitors:
   - {{name: hot, topic: shop.counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 1000], threshold: 500,
      expected_queries: 1000}}
+"""
+SOURCE = """
+sources: [{name: visits, topic: shop.clicks, unit: user, window: 1h, dataset: "clicks-{date}"}]
+datasets: [{generate: "clicks-{date}", from: 2026-01-05, lateness: 1h, limit: {epsilon: 4}}]
+monitors: [{name: busy, source: visits, measure: units, epsilon: 1, cutoff: 3, threshold: 500, expected_queries: 1000}]
 """
 STRIMZI = "main-kafka-bootstrap.brokers.svc:9093"
 
@@ -42,10 +48,10 @@ def printed(found: Config) -> dict[str, list[dict[str, Any]]]:
 def test_each_topic_is_printed_as_check_would_create_it():
     found = config()
     topics = {one["spec"]["topicName"]: one for one in printed(found)["KafkaTopic"]}
-    assert list(topics) == list(wanted_topics(found))
+    assert {name: one["spec"]["partitions"] for name, one in topics.items()} == created_topics(found)
     for name, topic in topics.items():
         spec = topic["spec"]
-        assert (spec["partitions"], spec["replicas"]) == (12, 3)
+        assert spec["replicas"] == 3
         assert spec["config"] == topic_settings(found, name)
     assert topics["Trusted_state"]["metadata"]["name"].startswith("trusted-state-")
     assert topics["shop.alerts"]["metadata"]["name"] == "shop.alerts"
@@ -96,11 +102,17 @@ def test_users_log_in_as_the_configuration_does(tmp_path, login, authentication,
         assert user["authorization"]["type"] == "simple"
 
 
-def granted(role: str) -> set[tuple[str, str, str]]:
+def counting() -> Config:
+    """Return a configuration of a source, without queries of others."""
+    head, _, _ = TEXT.format(servers=STRIMZI, login="").partition("datasets:")
+    return parse_config(head.replace(', state: "Trusted_state"', "") + SOURCE)
+
+
+def granted(role: str, found: Config | None = None) -> set[tuple[str, str, str]]:
     """Return the printed permissions of a role in the form of tests/support/permissions.py."""
     kinds = {"transactionalId": "transactional_id"}
     plain = TEXT.replace(', state: "Trusted_state"', "").format(servers=STRIMZI, login="")
-    found = parse_config(plain)
+    found = found or parse_config(plain)
     [user] = [one for one in printed(found)["KafkaUser"] if one["metadata"]["name"] == f"shop-{role}"]
     acls = user["spec"]["authorization"]["acls"]
     for acl in acls:
@@ -108,7 +120,7 @@ def granted(role: str) -> set[tuple[str, str, str]]:
         assert acl["resource"]["patternType"] == ("prefix" if begins else "literal")
     return {
         (
-            operation.lower(),
+            re.sub("(?<=[a-z])(?=[A-Z])", "_", operation).lower(),
             kinds.get(acl["resource"]["type"], acl["resource"]["type"]),
             acl["resource"]["name"].removeprefix("shop"),
         )
@@ -119,6 +131,27 @@ def granted(role: str) -> set[tuple[str, str, str]]:
 
 def test_a_worker_is_granted_what_was_seen_to_be_the_least_on_a_broker():
     assert granted("worker") == set(permissions.WORKER)
+
+
+def test_a_counter_alone_reads_raw_topics_and_writes_counts_and_deletes_from_its_log():
+    found = counting()
+    settings = {("describe_configs", "topic", f".{one}") for one in ("clicks", "sources", "visits.counts")}
+    assert granted("counter", found) == {*permissions.COUNTER, *settings}
+    worker = {(*rest, name.replace(".counts", ".visits.counts")) for *rest, name in permissions.WORKER}
+    assert granted("worker", found) == worker
+    for role in grants(found).keys() - {"counter"}:
+        names = {name: operation for operation, kind, name in granted(role, found) if kind == "topic"}
+        assert ".clicks" not in names
+        assert names.get(".sources", "describe") == "describe"
+    topics = {one["spec"]["topicName"]: one["spec"] for one in printed(found)["KafkaTopic"]}
+    assert "shop.clicks" not in topics
+    assert topics["shop.sources"]["partitions"] == 8
+    assert topics["shop.visits.counts"]["config"]["message.timestamp.type"] == "CreateTime"
+
+
+def test_who_has_nothing_to_do_is_not_printed():
+    assert "counter" not in grants(config())
+    assert "producer" not in grants(counting())
 
 
 def test_an_operator_is_granted_commands_and_applying_and_a_subscriber_alerts_only():

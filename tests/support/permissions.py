@@ -1,4 +1,4 @@
-"""Access control lists of an embedded Kafka with users, and what a worker needs."""
+"""Access control lists of an embedded Kafka with users, and what a worker and a counter need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.topics import administrator
 
 # Codes of the Kafka protocol.
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}
-OPERATIONS = {"read": 3, "write": 4, "describe": 8, "describe_configs": 10}
+OPERATIONS = {"read": 3, "write": 4, "delete": 6, "describe": 8, "describe_configs": 10}
 LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 
@@ -22,6 +22,14 @@ WORKER: list[Grant] = [
     *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts", "config")),
     *(("write", "topic", f".{name}") for name in ("state", "alerts", "rejects")),
 ]
+COUNTER: list[Grant] = [
+    ("read", "group", "-counters"),
+    ("write", "transactional_id", "-sources-"),
+    *(("read", "topic", f".{name}") for name in ("clicks", "sources", "config")),
+    *(("write", "topic", f".{name}") for name in ("sources", "visits.counts")),
+    ("delete", "topic", ".sources"),
+]
+"""Of a source ``visits`` of the topic ``APPLICATION.clicks``; and DESCRIBE_CONFIGS, to see settings of topics."""
 
 
 OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
