@@ -45,6 +45,7 @@ class QueryBatch:
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
+        measured: On a topic of counts, by measure, the mask of the rows that count it: only its monitors test them.
         shared: How many monitors put values on a grid, for those of several.
         packed: Packings that some of them have not had, and how many, by grid and rows.
     """
@@ -65,6 +66,7 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
+    measured: dict[str, Mask] | None = None
     shared: Mapping[Grid, int] = field(default_factory=dict)
     packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
     _steps: dict[Grid, Integers] = field(default_factory=dict, init=False)
@@ -79,6 +81,13 @@ class QueryBatch:
             return 0
         start, end = np.searchsorted(self.offset, (offset, offset + 1)).tolist()
         return int(start + np.searchsorted(self.row[start:end], row))
+
+    def of_measure(self, name: str | None) -> Mask | None:
+        """Return the mask of the rows that are for monitors of a measure (None: of none); None for all rows."""
+        if self.measured is None and name is None:
+            return None
+        known = {} if self.measured is None else self.measured
+        return known.get(name or "", np.zeros(len(self), np.bool_))
 
     @cached_property
     def time_ms(self) -> Integers:

@@ -146,13 +146,17 @@ class Engine:
 
         A period is over once the clock of every monitor on the generator's datasets has passed its end and lateness;
         without such a monitor, never. The clock of a monitor that has read its topic to the end, one of ``ends``, is at
-        least ``now_ms``. To be called after the replay.
+        least ``now_ms``; but that of a source's monitor only follows ticks, however late they are counted. To be called
+        after the replay.
         """
         for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
             clocks = []
             for runner in self.runners.values():
                 if runner.runs.covers[numbers].any():
-                    if runner.started and runner.offset >= ends.get(runner.spec.topic, runner.offset + 1):
+                    is_read = runner.started and runner.offset >= ends.get(
+                        runner.spec.topic, runner.offset + 1
+                    )
+                    if is_read and runner.spec.source is None:
                         runner.clock_ms = max(runner.clock_ms, now_ms)
                     clocks.append(runner.clock_ms)
             if clocks:
@@ -207,6 +211,10 @@ class Engine:
     def runners_of(self, topic: str) -> list[Runner]:
         """Return the monitors that read a topic."""
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
+
+    def is_counts(self, topic: str) -> bool:
+        """Return whether a topic has counts of a source: its offsets and refused records are shown nowhere."""
+        return any(runner.spec.source is not None for runner in self.runners_of(topic))
 
     def positions(self) -> dict[str, MonitorPosition]:
         """Return the next position of each monitor that has read its topic."""
@@ -267,9 +275,10 @@ class Engine:
         # A commit reports the rejects before the position that it stores: these records are not read again.
         advanced, done = done, done and end == batch.end
         after = batch.end if done else _next_unread(batch, runners)
-        self.accounts.next.rejects.extend(
-            (batch.topic, offset, reason) for offset, reason in batch.rejects if before <= offset < after
-        )
+        if not self.is_counts(batch.topic):
+            self.accounts.next.rejects.extend(
+                (batch.topic, offset, reason) for offset, reason in batch.rejects if before <= offset < after
+            )
         return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.next.events))
 
     def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
@@ -281,7 +290,7 @@ class Engine:
         cost = max(1, sum([runner.append.row_cost for runner in runners]))
         stop = min(size, start + max(1, bounds.cost // cost))
         refused = max(1, bounds.rejects - len(accounts.next.rejects))
-        if self.datasets.periods is not None:  # each row may be refused
+        if self.datasets.periods is not None and not self.is_counts(batch.topic):  # each row may be refused
             stop = min(stop, start + refused)
         stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.next.opened)))
         end = batch.end if stop == size else int(batch.offset[stop])

@@ -232,7 +232,8 @@ def apply_to_many(engine: Engine, progress: CommandProgress) -> Iterator[Command
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
     reply(engine, command, accepted=progress.accepted, message=message, done=done, refused=progress.refused)
     if progress.closes:
-        positions = msgspec.to_builtins(engine.positions())
+        shown = {name: at for name, at in engine.positions().items() if not engine.is_counts(at.topic)}
+        positions = msgspec.to_builtins(shown)
         detail: dict[str, Any] = {"successor": command.successor, "balances": done}
         detail |= {"positions": positions, "watermarks": {**engine.watermarks}}
         engine.accounts.announce(EventType.APPLICATION_CLOSED, None, "command", **detail)
@@ -438,7 +439,10 @@ def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None =
         if not kept or runner.offset == end:  # it may have tested the first rows of the lost record
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
-    engine.accounts.announce(EventType.LOSS_ACCEPTED, None, "command", topic=topic, offset=offset)
+    detail: dict[str, Any] = (
+        {"topic": topic} if engine.is_counts(topic) else {"topic": topic, "offset": offset}
+    )
+    engine.accounts.announce(EventType.LOSS_ACCEPTED, None, "command", **detail)
 
 
 def utc(milliseconds: int) -> str:

@@ -71,13 +71,18 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     limit: float
 
 
-class Position(msgspec.Struct, frozen=True, gc=False):
-    """Position of a query on Kafka; ``row`` is the row of a columnar record, and 0 for JSON."""
+class Position(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Position of a query on Kafka; ``row`` is the row of a columnar record, and 0 for JSON.
+
+    On a topic of counts ``window`` stands for the record: the window's begin and the tick's end, of one monitor's
+    measure and one dataset. Its offset is not shown (-1): transactions that were aborted move it.
+    """
 
     topic: str
     partition: int
     offset: int
     row: int
+    window: str = ""
 
 
 class NoiseLaw(msgspec.Struct, frozen=True, gc=False):

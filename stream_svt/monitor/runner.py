@@ -29,7 +29,7 @@ class Runner:
         clock_ms: Maximum of the broker's timestamps before it, and of the times that watermarks add at a topic's end.
         read_ms: The same, without the times that watermarks add; 0 before the first query.
         started: Whether the monitor's topic was ever read.
-        refused: Rows outside their dataset's period, until the engine takes them.
+        refused: Rows outside their dataset's period, until the engine takes them; none of a topic of counts.
     """
 
     def __init__(self, accounts: Accounts, sampler: Sampler, spec: MonitorSpec) -> None:
@@ -99,23 +99,30 @@ class Runner:
             clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
         if start < stop and clock[start] < self.clock_ms:
             clock = np.maximum(clock, self.clock_ms)
-        eligible, outside = self._eligible(batch, start, clock)
+        measured = batch.of_measure(self.spec.measure)
+        eligible, outside = self._eligible(batch, start, clock, measured)
         markers = {
             row: name
             for row, name in batch.markers.items()
             if start <= row < stop
             and self.runs.covers[batch.dataset[row]]
             and batch.monitor.get(row, self.name) == self.name
+            and (measured is None or measured[row])
         }
         return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
 
-    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, list[int]]:
+    def _eligible(
+        self, batch: QueryBatch, start: int, clock: Integers, measured: Mask | None
+    ) -> tuple[Mask | None, list[int]]:
         """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
-        if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
+        has_options = batch.markers or batch.monitor or measured is not None
+        if self.runs.covers_all and not has_options and self.periods is None:
             return None, []
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         eligible[[row for row, name in batch.monitor.items() if name != self.name]] = False
+        if measured is not None:
+            eligible &= measured
         if self.periods is None:
             return eligible, []
         begins, ends = self.periods
@@ -127,7 +134,8 @@ class Runner:
         """Advance the clock to row ``end``; count and record the rows before it outside their dataset's period."""
         outside = view.outside[: bisect_left(view.outside, end)]
         self.runs.skip("outside-period", len(outside))
-        self.refused += outside
+        if self.spec.source is None:
+            self.refused += outside
         if end > view.start:
             self.clock_ms = self.read_ms = int(view.clock[end - 1])
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stream_svt.columns.query_batch import NO_TEXTS, QueryBatch
 from stream_svt.columns.strings import TextList, TextParts
 from stream_svt.protocol.records import Headers, Integers, Record, Records
+from stream_svt.queries import counts
 from stream_svt.queries.avro.records import AvroRecords, NoSchemas, Schemas
 from stream_svt.queries.dataset_index import KEY_REASONS, DatasetIndex
 from stream_svt.queries.fast_json.columns import FastJson
@@ -20,6 +21,7 @@ from stream_svt.queries.json_lines import bad_size
 from stream_svt.queries.json_records import JsonRecords
 from stream_svt.queries.reasons import Reason
 from stream_svt.settings.records import RecordLayout
+from stream_svt.settings.sources import SourceSpec
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -45,7 +47,8 @@ class _Offsets(Sequence[str]):
 class QueryDecoder:
     """Decodes the records of one partition of a query topic, for the monitors that read it.
 
-    With a ``layout``, the records hold its fields and no options; their headers are ignored.
+    With a ``layout``, the records hold its fields and no options; their headers are ignored. With a ``source``, they
+    are its counts: columnar records with its digest, a measure of it, and a timestamp that is not the broker's.
     """
 
     def __init__(
@@ -55,8 +58,11 @@ class QueryDecoder:
         monitors: Sequence[str],
         layout: RecordLayout | None = None,
         schemas: Schemas | None = None,
+        source: SourceSpec | None = None,
     ) -> None:
         self.topic = topic
+        self._digest = None if source is None else source.digest.encode()
+        self._measures = () if source is None else tuple(one.name for one in source.measures)
         self.dataset_index = index
         self._monitors = frozenset(monitors)
         self._has_layout = layout is not None
@@ -85,6 +91,8 @@ class QueryDecoder:
         which Avro's arrays and maps take long enough.
         """
         records = Records.of(records)
+        if self._digest is not None:
+            return self._decode_counts(records)
         if self._avro is not None:
             records = self._avro.at_once(records)
         if self._has_layout or not records.headers:
@@ -92,10 +100,11 @@ class QueryDecoder:
         parts: list[QueryBatch] = []
         rows = 0
         for kind, run in _runs(records):
-            is_json = kind == "json"
-            part = (
-                self._decode_queries(run) if is_json else self._decode_columnar(run, readable=kind == "arrow")
-            )
+            if kind == "json":
+                part = self._decode_queries(run)
+            else:
+                reason = None if kind == "arrow" else Reason.UNSUPPORTED_CONTENT_TYPE
+                part = self._decode_columnar(run, [reason] * len(run))
             parts.append(part)
             rows += len(part)
             if rows >= ROWS_AT_ONCE or part.end <= run.offset[-1]:
@@ -131,38 +140,58 @@ class QueryDecoder:
             batch.set_id = each
         return batch
 
-    def _decode_columnar(self, records: Records, *, readable: bool) -> QueryBatch:
-        """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject those of any other content type."""
+    def _decode_counts(self, records: Records) -> QueryBatch:
+        """Return the rows of records of counts, up to `ROWS_AT_ONCE`, and which of them count each measure."""
+        stamped = records.stamped.tolist()
+        found = [
+            self._measure(records.headers.get(row, ()), is_stamped) for row, is_stamped in enumerate(stamped)
+        ]
+        refusals = [one if isinstance(one, Reason) else None for one in found]
+        batch = self._decode_columnar(records, refusals)
+        measure = np.array([-1 if isinstance(one, Reason) else one for one in found])
+        of_rows = measure[records.offset.searchsorted(batch.offset)]
+        batch.measured = {name: of_rows == number for number, name in enumerate(self._measures)}
+        return batch
+
+    def _measure(self, headers: Headers, by_broker: bool) -> int | Reason:
+        """Return the number of the measure of a record of counts, or why it is refused."""
+        given = dict(headers)
+        if given.get(counts.SOURCE_HEADER) != self._digest or _content_type(headers) != "arrow":
+            return Reason.NOT_COUNTS
+        name = (given.get(counts.MEASURE_HEADER) or b"").decode(errors="replace")
+        if name not in self._measures:
+            return Reason.UNKNOWN_MEASURE
+        return Reason.BROKER_TIME if by_broker else self._measures.index(name)
+
+    def _decode_columnar(self, records: Records, refusals: Sequence[Reason | None]) -> QueryBatch:
+        """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject the others, each for its reason."""
         datasets = self._datasets(records)
         parts: list[QueryBatch] = []
         rows = 0
         buffer, contents = memoryview(records.buffer), (records.value_start, records.value_length)
-        for offset, dataset, start, length in zip(
-            *(column.tolist() for column in (records.offset, datasets, *contents)), strict=True
-        ):
+        columns = (column.tolist() for column in (records.offset, datasets, *contents))
+        for offset, dataset, start, length, refusal in zip(*columns, refusals, strict=True):
             content = buffer[start : start + max(length, 0)]
-            parts.append(self._columns(offset, content, KEY_REASONS.get(dataset), readable=readable))
+            parts.append(self._columns(offset, content, KEY_REASONS.get(dataset) or refusal))
             rows += len(parts[-1].whole)
             if rows >= ROWS_AT_ONCE:
                 break
-        batch, counts = concatenate(parts), [len(part.whole) for part in parts]
-        columns = (records.offset, records.timestamp, datasets)
+        batch, sizes = concatenate(parts), [len(part.whole) for part in parts]
         batch.offset, batch.timestamp_ms, batch.dataset = (
-            np.repeat(column[: len(parts)], counts) for column in columns
+            np.repeat(column[: len(parts)], sizes)
+            for column in (records.offset, records.timestamp, datasets)
         )
-        numbers = np.arange(max(counts), dtype=np.int64)
-        batch.row = np.concatenate([numbers[:count] for count in counts])
+        numbers = np.arange(max(sizes), dtype=np.int64)
+        batch.row = np.concatenate([numbers[:count] for count in sizes])
         return batch
 
-    def _columns(
-        self, offset: int, content: memoryview, reason: Reason | None, *, readable: bool
-    ) -> QueryBatch:
-        """Return the columns of one record, or why it is rejected: for this ``reason`` of its key, if any."""
+    def _columns(self, offset: int, content: memoryview, reason: Reason | None) -> QueryBatch:
+        """Return the columns of one record, or why it is rejected: for this ``reason`` of key or headers, if any."""
         from stream_svt.queries import columnar  # pyarrow is loaded only for columnar records
 
         self._known = columnar.DictionaryCache() if self._known is None else self._known
         batch = QueryBatch(self.topic, offset, offset + 1)
-        reason = reason or (bad_size(content) if readable else Reason.UNSUPPORTED_CONTENT_TYPE)
+        reason = reason or bad_size(content)
         try:
             if reason is None:
                 columnar.read(bytes(content), batch, self._monitors, self._known)

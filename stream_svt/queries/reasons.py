@@ -34,6 +34,9 @@ class Reason(StrEnum):
     BAD_THRESHOLD = "bad-threshold"
     UNKNOWN_MONITOR = "unknown-monitor"
     BAD_TIME = "bad-time"
+    NOT_COUNTS = "not-counts"
+    UNKNOWN_MEASURE = "unknown-measure"
+    BROKER_TIME = "broker-time"
 
 
 OUTSIDE_PERIOD: Final = "outside-period"
@@ -61,6 +64,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.BAD_THRESHOLD: "send 'threshold' as a JSON number, or leave it out",
     Reason.UNKNOWN_MONITOR: "correct 'monitor', or apply a configuration with a monitor of this name on the topic",
     Reason.BAD_TIME: "send 'time' as a string or a number, or leave it out",
+    Reason.NOT_COUNTS: "let only the counter of this source, as it is applied, write to a topic of counts",
+    Reason.UNKNOWN_MEASURE: "apply a configuration whose source has the measure of the record's header",
+    Reason.BROKER_TIME: "set message.timestamp.type=CreateTime on the topic of counts: ticks are nominal times",
     OUTSIDE_PERIOD: "send queries while their period lasts, or apply a longer 'lateness'",
 }
 """What to do for each reason of a refused query."""

@@ -83,12 +83,17 @@ class Plan:
         bar = crossing.threshold + correction
         bound = bounds.lower_bound(bar, gap)
         step, parts = terms.granularity  # a quotient of integers is rounded once, as a Fraction is
+        place, query_id = (self.spec.topic, shard), crossing.query_id
+        if self.spec.source is None:
+            position = Position(*place, crossing.offset, crossing.row)
+        else:
+            position = Position(*place, -1, crossing.row, query_id)
         return Alert(  # by position, because names take longer than the rest of it
             account.name,
             self.spec.name,
             crossing.series,
-            crossing.query_id,
-            Position(self.spec.topic, shard, crossing.offset, crossing.row),
+            query_id,
+            position,
             crossing.threshold * step / parts,
             correction * step / parts,
             gap * step / parts,
