@@ -10,14 +10,12 @@ from pydantic import ValidationError
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import DatasetDeclaration, period_slot_of
 from stream_svt.settings.document import Found, did_you_mean, quote
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
 from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
 
 if TYPE_CHECKING:
     from stream_svt.settings.sections import ConfigDocument
 
-DERIVED = ("topic", "record", "datasets", "sensitivity", "monotonic", "granularity", "bounds")
-"""Keys of a monitor that follow from its source."""
 _UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "measure": "unread"}
 """Stand for the keys that would follow from a source with problems of its own."""
 _SAMPLE_MS = 4 * 86_400_000
@@ -47,8 +45,8 @@ def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any],
         monitors.append(raw)
         if isinstance(raw, dict) and raw.get("source") is not None:
             path = ("monitors", number)
-            problems += (((*path, key), _follows(raw["source"])) for key in DERIVED if key in raw)
-            kept = {key: value for key, value in raw.items() if key not in DERIVED}
+            problems += (((*path, key), _follows(raw["source"])) for key in OF_SOURCE if key in raw)
+            kept = {key: value for key, value in raw.items() if key not in OF_SOURCE}
             followed, found = _followed(kept, sources, application)
             monitors[-1] = kept | followed
             problems += (((*path, key), message) for key, message in found)

@@ -13,9 +13,9 @@ from enum import StrEnum
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from stream_svt.errors import MisuseError, Problem
@@ -71,16 +71,31 @@ _STORED_BYTES = 899_900
 """Largest size in bytes of a monitor as JSON that fits into one state record."""
 
 
+OF_SOURCE = ("topic", "record", "datasets", "sensitivity", "monotonic", "granularity", "bounds")
+"""Keys that follow from a monitor's source."""
+_DECLARED = ("topic", "sensitivity", "bounds")
+"""Those that are required without one."""
+
+
+def _without_source(schema: dict[str, Any]) -> None:
+    """Change the JSON Schema of a monitor: its keys are declared, or follow from a source."""
+    schema["required"] = [name for name in schema["required"] if name not in _DECLARED]
+    follow = {"required": ["source"], "properties": dict.fromkeys(OF_SOURCE, False)}
+    schema["oneOf"] = [{"required": [*_DECLARED], "properties": {"source": False}}, follow]
+
+
 class MonitorSpec(Strict):
     """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
+
+    model_config = ConfigDict(json_schema_extra=_without_source)
 
     name: Annotated[fields.Name, Change.NO_OUTCOME]
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: Annotated[fields.TopicName, Change.FIXED]
-    """The one query topic that the monitor reads."""
+    """The one query topic that the monitor reads. Required without `source`."""
     source: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
-    """The source whose counts the monitor tests. Topic, datasets, sensitivity, monotonic, granularity and bounds then
-    follow from it, and expected_queries by default. Default: none, a query topic."""
+    """The source whose counts the monitor tests. `topic`, `record`, `datasets`, `sensitivity`, `monotonic`,
+    `granularity` and `bounds` then follow from it, and `expected_queries` by default. Default: a query topic."""
     measure: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
     """The measure of the source; required if it has several. Default: the only one."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
@@ -96,7 +111,7 @@ class MonitorSpec(Strict):
     """Alerts that one run pays for; for adaptive and ladder, alerts at full price."""
     sensitivity: fields.PositiveExact
     """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
-    guarantee."""
+    guarantee. Required without `source`."""
     monotonic: fields.Flag = False
     """Whether one privacy unit moves all answers of a run in the same direction, as for counts. True halves the
     noise; a wrong declaration voids the guarantee. Default false."""
@@ -104,7 +119,8 @@ class MonitorSpec(Strict):
     """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, or up if the
     next step is within 1/1024 of a step. Default 1."""
     bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair), Change.OLD_GRID]
-    """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low."""
+    """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low. Required
+    without `source`."""
     threshold: Annotated[fields.Exact, Change.KEEPS_RUNS]
     """Public threshold in real units; a query's own threshold replaces it."""
     query_noise: fields.NoiseField = Noise.EXPONENTIAL

@@ -13,7 +13,15 @@ from itertools import combinations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
@@ -139,8 +147,18 @@ class DatasetOfEvent(_Names):
                 break
 
 
-def _dataset(value: object) -> object:
-    return {"pattern": value} if isinstance(value, str) else value
+class _OrPattern:
+    """Annotation of a dataset that may be its pattern alone."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: {"pattern": value} if isinstance(value, str) else value, handler(source)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class TimeOfEvent(Strict):
@@ -295,7 +313,7 @@ class SourceSpec(Strict):
     record's key, here and in every other path (a field of that name is `\key`)."""
     series: SeriesSpec | None = None
     """Field and names of the series. Default: one count for all events of a window."""
-    dataset: Annotated[DatasetOfEvent, BeforeValidator(_dataset)]
+    dataset: Annotated[DatasetOfEvent, _OrPattern()]
     """The dataset whose budget the counts spend: a name, a pattern with {date} or {iso_week}, or a mapping with
     pattern, field and names. Its `unit` follows from the source."""
     time: TimeOfEvent | None = None
