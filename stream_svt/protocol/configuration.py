@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final
+from operator import itemgetter
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.records import Record
 from stream_svt.settings.sections import Partitioner
+from stream_svt.settings.sources import WindowList
 
 FORMAT: Final = 1
 CURRENT: Final = b"current"
@@ -26,7 +30,12 @@ PART_BYTES: Final = 800_000
 """Most bytes of a part; brokers accept records of a megabyte by default."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 """Most bytes of an unpacked version; larger ones are refused."""
+LISTS_KEPT_MS: Final = 35 * 86_400_000
+"""How long a version keeps the lists of versions before it: a counter may be as late, records of counts are kept for
+30 days."""
 
+History: TypeAlias = list[tuple[int, WindowList]]
+"""Lists of a source, each with the broker's time at which its version was stored, in ascending order."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -44,7 +53,8 @@ class Bundle(msgspec.Struct, frozen=True):
 
     ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired. ``partitioner``
     is the same in every version: so no two workers give a dataset two homes. ``sources`` holds the digests of all
-    sources that this version or an earlier one declared, by name: see `SourceSpec.digest`.
+    sources that this version or an earlier one declared, by name: see `SourceSpec.digest`. ``earlier`` holds the lists
+    of sources in earlier versions, as far as a late counter may need them.
     """
 
     text: str
@@ -52,12 +62,14 @@ class Bundle(msgspec.Struct, frozen=True):
     retired: list[str] = []
     partitioner: Partitioner = "murmur2"
     sources: dict[str, str] = {}
+    earlier: dict[str, History] = {}
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the digest covers; equal content has equal bytes."""
         content = msgspec.structs.asdict(self) | {"files": dict(sorted(self.files.items()))}
-        if not self.sources:  # as in versions of releases without sources
-            del content["sources"]
+        for name in ("sources", "earlier"):
+            if not content[name]:  # as in versions of releases without sources
+                del content[name]
         return msgspec.json.encode(content)
 
 
@@ -72,15 +84,35 @@ class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A complete version, read or to be written."""
+    """A complete version, read or to be written; ``stored_ms`` is the broker's time of its record `current`."""
 
     number: int
     bundle: Bundle
+    stored_ms: int = field(default=0, compare=False)
 
     @property
     def digest(self) -> str:
         """See `Current`."""
         return digest_of(self.bundle.to_bytes())
+
+    def history(self, source: str, listed: WindowList) -> History:
+        """Return the lists that a source had until now, given its list in this version."""
+        earlier = self.bundle.earlier.get(source, [])
+        if earlier and earlier[-1][1] == listed:
+            return earlier
+        since = max(self.stored_ms, earlier[-1][0]) if earlier else self.stored_ms
+        return [*earlier, (since, listed)]
+
+    def histories(self, lists: Mapping[str, WindowList], now_ms: int) -> dict[str, History]:
+        """Return ``earlier`` of the next version, given the sources' lists in this one."""
+        found = self.bundle.earlier | {name: self.history(name, listed) for name, listed in lists.items()}
+        return {name: _kept(history, now_ms - LISTS_KEPT_MS) for name, history in sorted(found.items())}
+
+
+def _kept(history: History, since_ms: int) -> History:
+    """Return the list that was valid at a moment, and all later ones."""
+    valid = bisect_right(history, since_ms, key=itemgetter(0)) - 1
+    return history[max(valid, 0) :]
 
 
 def digest_of(content: bytes) -> str:
@@ -114,6 +146,7 @@ class Versions:
     known: tuple[int, str] = (0, "")
     current: Current | None = None
     refused: str | None = None
+    _stored_ms: int = 0
     _parts: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
@@ -122,10 +155,10 @@ class Versions:
         if key != CURRENT:
             self._parts[key] = value
             return
-        why = self.verify(record) or self._follow(value)
+        why = self.verify(record) or self._follow(value, record.timestamp)
         self.refused = None if why is None else str(why)  # logs show a member of an enumeration as code
 
-    def _follow(self, value: bytes | None) -> str | None:
+    def _follow(self, value: bytes | None, stored_ms: int) -> str | None:
         """Accept a record `current` as the newest, or return the reason of a refusal."""
         try:
             found = msgspec.json.decode(value or b"", type=Current)
@@ -138,7 +171,7 @@ class Versions:
             return VersionFault.LOWER
         if found.number == number and found.digest != digest:
             return VersionFault.OTHER
-        self.current, self.known = found, (found.number, found.digest)
+        self.current, self.known, self._stored_ms = found, (found.number, found.digest), stored_ms
         return None
 
     def newest(self) -> Version | str | None:
@@ -156,9 +189,10 @@ class Versions:
             content = zlib.decompressobj().decompress(b"".join(packed), MAX_BYTES)
             if digest_of(content) != current.digest:
                 return VersionFault.DIGEST
-            return Version(current.number, msgspec.json.decode(content, type=Bundle))
+            bundle = msgspec.json.decode(content, type=Bundle)
         except (zlib.error, msgspec.DecodeError):
             return VersionFault.DIGEST
+        return Version(current.number, bundle, self._stored_ms)
 
 
 def _part(number: int, index: int) -> bytes:

@@ -17,7 +17,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -106,8 +106,12 @@ def newest(versions: Versions, topic: str) -> Version | None:
     raise ConfigError([Problem(0, "", f"the version applied last cannot be used: {why}")], f"topic {topic!r}")
 
 
-async def follow(config: Config, cluster: Cluster) -> AsyncGenerator[Version, None]:
+async def follow(
+    config: Config, cluster: Cluster, on_read: Callable[[int], None] = lambda _: None
+) -> AsyncGenerator[Version, None]:
     """Yield the version applied last, then every newer one, without end; errors are logged and retried.
+
+    ``on_read`` is called with the moment, in ms since 1970 on this machine's clock, up to which all versions are read.
 
     Raises:
         BrokerError: The first answer of the brokers refuses the login or the right to read the topic.
@@ -116,7 +120,7 @@ async def follow(config: Config, cluster: Cluster) -> AsyncGenerator[Version, No
     while True:
         try:
             versions = await _versions(config, cluster, known)
-            async with aclosing(_follow(cluster, config.topics.config, versions)) as read_now:
+            async with aclosing(_follow(cluster, config.topics.config, versions, on_read)) as read_now:
                 async for version in read_now:
                     logged = ""
                     known = (version.number, version.digest)
@@ -131,7 +135,9 @@ async def follow(config: Config, cluster: Cluster) -> AsyncGenerator[Version, No
             await asyncio.sleep(RETRY_INTERVAL)
 
 
-async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGenerator[Version, None]:
+async def _follow(
+    cluster: Cluster, topic: str, versions: Versions, on_read: Callable[[int], None]
+) -> AsyncGenerator[Version, None]:
     """Yield versions as they are applied; end if the topic was created again."""
     partition = TopicPartition(topic, PARTITION)
     doing = f"reading configuration topic {topic!r}"
@@ -150,6 +156,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
                 if number not in (None, found):
                     return  # created again: the caller reads it from its beginning
                 number = found
+                asked_ms = int(time.time() * 1000)
                 end = (await reader.end_offsets([partition]))[partition]
                 batches = await reader.getmany(partition, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(partition)
@@ -163,6 +170,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
             if version is not None and (version.number, version.digest) != last:
                 last = (version.number, version.digest)
                 yield version
+            on_read(asked_ms)
 
 
 async def read(version: Version, partitions: int) -> AppliedWorkload:
@@ -239,7 +247,13 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     digests = dict(sorted((digests | {one.name: one.digest for one in config.spec.sources}).items()))
     own = {"retired": sorted(retired), "partitioner": config.topics.partitioner, "sources": digests}
     bundle = msgspec.structs.replace(config.bundle, **own)
+    if applied is not None:
+        bundle = msgspec.structs.replace(bundle, earlier=applied.bundle.earlier)
     is_new = applied is None or applied.bundle != bundle or applied.number <= above
+    if is_new and applied is not None and old is not None:
+        lists = {one.name: one.window_list() for one in old.sources}
+        earlier = applied.histories(lists, int(time.time() * 1000))
+        bundle = msgspec.structs.replace(bundle, earlier=earlier)
     comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)
     adopted = await read_adopted(config, cluster, READ_MOST if applied is None else ADOPTED_MOST)
     if why := not_adopted((comes.number, comes.digest), adopted):

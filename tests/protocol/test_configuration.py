@@ -11,6 +11,7 @@ import pytest
 from stream_svt.protocol import configuration
 from stream_svt.protocol.configuration import (
     CURRENT,
+    LISTS_KEPT_MS,
     Bundle,
     Current,
     Version,
@@ -18,6 +19,7 @@ from stream_svt.protocol.configuration import (
     Versions,
     records,
 )
+from stream_svt.settings.sources import ListedMeasure, WindowList
 from tests.simulation.log import Entry
 
 written = partial(Entry, "config", 0, 0)
@@ -125,3 +127,66 @@ def test_the_digest_tells_texts_and_files_apart() -> None:
     others = [version(1, "b", x="b"), version(1, "a", y="b"), version(1, "a", x="c"), version(1, "a")]
     assert len({one.digest, *(other.digest for other in others)}) == 5
     assert version(1, "", x="1", y="2").digest == version(1, "", y="2", x="1").digest
+
+
+# --- the lists of sources
+
+
+def listed(*series: str) -> WindowList:
+    return WindowList(("",), (ListedMeasure("users", 1),), series)
+
+
+DAY_MS = 86_400_000
+A, B, C = listed("a"), listed("a", "b"), listed("c")
+
+
+def applied_in_turn(*lists: tuple[int, WindowList | None]) -> Version:
+    """Return the last of versions that were stored at these moments, the source having these lists."""
+    found: Version | None = None
+    for number, (stored_ms, _) in enumerate(lists, 1):
+        before = lists[number - 2][1] if found else None
+        declared = {} if before is None else {"web": before}
+        earlier = found.histories(declared, stored_ms) if found else {}
+        entries = shown(Version(number, Bundle(f"version: {number}", earlier=earlier)))
+        for entry in entries:
+            entry.timestamp = stored_ms
+        newest = read(entries).newest()
+        assert isinstance(newest, Version)
+        found = newest
+    assert found is not None
+    return found
+
+
+def test_a_version_knows_which_lists_a_source_had_and_since_when():
+    version = applied_in_turn((10, A), (20, A), (30, B), (40, A), (50, C))
+    assert version.bundle.earlier == {"web": [(10, A), (30, B), (40, A)]}
+    assert version.history("web", C) == [(10, A), (30, B), (40, A), (50, C)]
+    assert version.history("web", A) == [(10, A), (30, B), (40, A)]
+    assert version.history("other", A) == [(50, A)]
+
+
+def test_of_lists_from_long_ago_the_one_that_was_valid_is_kept():
+    version = applied_in_turn((0, A), (1, B), (2, C), (40 * DAY_MS, A), (41 * DAY_MS, B), (42 * DAY_MS, C))
+    assert version.history("web", C) == [
+        (2, C),
+        (40 * DAY_MS, A),
+        (41 * DAY_MS, B),
+        (42 * DAY_MS, C),
+    ]
+    exactly = applied_in_turn((0, A), (10, B), (10 + LISTS_KEPT_MS, C))
+    assert exactly.bundle.earlier == {"web": [(10, B)]}
+    nearly = applied_in_turn((0, A), (10, B), (9 + LISTS_KEPT_MS, C))
+    assert nearly.bundle.earlier == {"web": [(0, A), (10, B)]}
+
+
+def test_lists_survive_a_removed_source_and_a_brokers_clock_that_goes_back():
+    version = applied_in_turn((10, A), (20, B), (15, C), (30, None), (40, A))
+    assert version.history("web", A) == [(10, A), (20, B), (20, C), (40, A)]
+
+
+def test_a_version_without_sources_has_the_bytes_that_earlier_releases_gave_it():
+    bundle = Bundle("a: 1", {"b": "2"}, ["c"], "crc32")
+    wanted = b'{"text":"a: 1","files":{"b":"2"},"retired":["c"],"partitioner":"crc32"}'
+    assert bundle.to_bytes() == wanted
+    with_lists = msgspec.structs.replace(bundle, earlier={"web": [(1, A)]})
+    assert msgspec.json.decode(with_lists.to_bytes(), type=Bundle) == with_lists
