@@ -72,6 +72,17 @@ def test_counts_are_exact_for_any_pieces_orders_and_sorts(seed: int):
     assert tally.pairs == sum(slow_counts(pairs, most))
 
 
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_one_piece_alone_is_counted_exactly(is_sorted: bool):
+    chance, most = random.Random(1), [1, 2, 5]
+    for _ in range(50):
+        pairs = some_pairs(chance, most, chance.choice([1, 10, 500]))
+        tally = Tally(np.array(most))
+        tally.add(np.sort(keys_of(pairs)) if is_sorted else keys_of(pairs))
+        assert tally.counts().tolist() == slow_counts(pairs, most)
+        assert all_keys(tally) == slow_keys(pairs, most)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_tallies_merge_in_any_order_to_what_all_pairs_give(seed: int):
     chance = random.Random(seed)
