@@ -21,6 +21,13 @@ _SPECIAL: Final = {
     "append": "[a form](#append)",
     "record": "[a layout](#topics-that-exist-already)",
 }
+_SOURCE_PARTS: Final = {
+    "dataset": ("text or mapping", "DatasetOfEvent"),
+    "measures": ("list of mappings", "MeasureSpec"),
+    "series": ("mapping", "SeriesSpec"),
+    "time": ("mapping", "TimeOfEvent"),
+}
+"""Keys of a source that hold further keys: the words for them, and the model."""
 _FORWARD_SPECIAL: Final = {
     "alertmanager": "[section](#alertmanager)",
     "destinations": "list of [destinations](#destinations)",
@@ -55,13 +62,26 @@ _FORWARD_SECTIONS: Final = {
 def _top() -> str:
     """Return the keys that have no section of their own."""
     whole = json_schema()
-    own = {name: key for name, key in whole["properties"].items() if name not in _SECTIONS}
+    own = {name: key for name, key in whole["properties"].items() if name not in {*_SECTIONS, "sources"}}
     return keys({**whole, "properties": own}, whole["$defs"])
 
 
 def _section(definition: str) -> str:
     definitions = json_schema()["$defs"]
     return keys(definitions[definition], definitions, _SPECIAL)
+
+
+def _sources() -> str:
+    """Return the keys of a source, each followed by the keys inside it."""
+    definitions = json_schema()["$defs"]
+    lines = keys(
+        definitions["SourceSpec"], definitions, {name: kind for name, (kind, _) in _SOURCE_PARTS.items()}
+    ).splitlines()
+    for name, (_, part) in _SOURCE_PARTS.items():
+        [place] = [number for number, line in enumerate(lines) if line.startswith(f"- `{name}` ")]
+        inner = keys(definitions[part], definitions).replace("- `", f"- `{name}.")
+        lines[place + 1 : place + 1] = inner.splitlines()
+    return "\n".join(lines)
 
 
 def _forward(definition: str = "") -> str:
@@ -117,6 +137,8 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
             yield f"`{word}`"
         case {"type": "null"}:
             return
+        case {"type": ["string", *_]}:
+            yield "text"
         case {"type": "boolean" | "object" as kind} if "properties" not in schema:
             yield "mapping" if kind == "object" else kind
         case {"type": "integer"}:
@@ -153,7 +175,7 @@ def _range(schema: Schema) -> str:
 def _as_code(description: str) -> str:
     """Set what stands in braces or angles as code; that there is no default goes without saying."""
     line = re.sub(r" Default:? none\.$", "", " ".join(description.split()))
-    return re.sub(r"(?<!`)(\{[^}]*\}|<[a-z]+>(?:\.[a-zA-Z]+)*)(?!`)", r"`\1`", line)
+    return re.sub(r"(?<!`)(\{(?:[^{}]|\{[^}]*\})*\}|<[a-z]+>(?:\.[a-zA-Z]+)*)(?!`)", r"`\1`", line)
 
 
 def _from_environment() -> str:
@@ -164,6 +186,7 @@ def _from_environment() -> str:
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "top": _top,
+    "sources": _sources,
     "environment": _from_environment,
     "correction-options": partial(_options, "correction"),
     "append-options": partial(_options, "append"),
