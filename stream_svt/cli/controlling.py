@@ -211,7 +211,12 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 @_command("accept-loss", "--shard 2 --topic retail --offset 4711")
 @common.option("--shard", "The waiting shard.", int, required=True)
 @common.option("--topic", "The query topic that lost records.", required=True)
-@common.option("--offset", "The lost offset at which the shard waits.", click.IntRange(0), required=True)
+@common.option(
+    "--offset",
+    "The lost offset at which the shard waits; none for counts of a source.",
+    click.IntRange(0),
+    default=0,
+)
 @common.yes_option
 def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool) -> list[Addressed]:
     """Continue after queries were lost; open runs close at their full price.

@@ -88,6 +88,9 @@ class RecordLinter:
         self._spec, self._topic, self._partitioning, self._schemas = spec, topic, partitioning, schemas
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
         self.layout = next((monitor.record for monitor in self._monitors), None)
+        self._source = next(
+            (one for one in spec.sources if one.counts_topic(spec.application) == topic), None
+        )
 
     def findings(self, partition: int, records: Sequence[Record]) -> Iterator[tuple[int, str]]:
         """Yield offset and kind of every finding in consecutive records of a partition, at least one.
@@ -99,7 +102,7 @@ class RecordLinter:
             [one.name for one in datasets], partition=partition, partitioning=self._partitioning
         )
         names = [one.name for one in self._monitors]
-        decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas)
+        decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas, self._source)
         if why := decoder.lack(records)[1]:
             raise ConfigError([Problem(0, "schema_registry", f"topic {self._topic!r}: {why}")])
         by_offset = {record.offset: record for record in records}
@@ -114,6 +117,8 @@ class RecordLinter:
         covering = [[one for one in self._monitors if one.covers(each.name)] for each in datasets]
         for offset, reason in batch.rejects:
             yield offset, self._why(reason, by_offset[offset].key, partition)
+        if self._source is not None:  # a counter's values and ids have the right form
+            return
         for row in (row for row in range(len(batch)) if row not in batch.markers):
             number, offset = int(batch.dataset[row]), int(batch.offset[row])
             dataset, only = datasets[number], batch.monitor.get(row)

@@ -15,6 +15,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.operate.findings import CheckContext, Finding, note, ok, problem
 from stream_svt.protocol.state_records import Meta, created_again
+from stream_svt.settings.application import ApplicationSpec
 from stream_svt.wording import counted, named
 from stream_svt.worker.config_versions import declared_in, workers
 
@@ -34,8 +35,7 @@ async def positions(context: CheckContext) -> AsyncIterator[Finding]:
         return
     spec = declared_in(await context.applied()) or config.spec
     metas = await context.metas()
-    alerts, topics = own.alerts, {one.name: one.topic for one in spec.monitors}
-    names = sorted({alerts, own.state, *topics.values()})
+    alerts, names = own.alerts, sorted({own.alerts, own.state, *spec.topics()})
     doing = "comparing stored offsets with the topics"
     counts = await kafka.partition_counts(cluster, doing)
     partitions = [
@@ -58,7 +58,7 @@ async def positions(context: CheckContext) -> AsyncIterator[Finding]:
         held = {tp.topic: span for tp, span in spans.items() if tp.partition == shard}
         for one in (
             *_alerts(shard, meta, alerts, held, replaced[shard]),
-            *_queries(shard, meta, topics, held, replaced[shard]),
+            *_queries(shard, meta, spec, held, replaced[shard]),
         ):
             found += 1
             yield one
@@ -86,10 +86,11 @@ def _alerts(
 
 
 def _queries(
-    shard: int, meta: Meta, topics: Mapping[str, str], held: Mapping[str, tuple[int, int]], replaced: set[str]
+    shard: int, meta: Meta, spec: ApplicationSpec, held: Mapping[str, tuple[int, int]], replaced: set[str]
 ) -> Iterator[Finding]:
     if meta.progress is None:
         return
+    topics, counts = {one.name: one.topic for one in spec.monitors}, spec.counts_topics()
     progress = from_bytes(ProgressRecord, meta.progress, key="meta")
     next_offsets: dict[str, int] = {}
     for monitor, (offset, *_) in progress.positions.items():
@@ -101,11 +102,13 @@ def _queries(
         if first <= offset <= end and not (offset and topic in replaced):
             continue
         again = "was created again and " if topic in replaced else ""
+        what, place = f"topic {topic!r} on from offset {offset}; it {again}now holds {first} to {end}", offset
+        if topic in counts:
+            what, place = f"counts of {topic!r}, which {again}lacks the next ones", 0
         yield problem(
             "monitors.topic",
-            f"shard {shard} reads topic {topic!r} on from offset {offset}; it {again}now holds {first} to {end}: "
-            "records are gone, and the shard parks as records-lost. 'stream-svt control accept-loss -c FILE "
-            f"--shard {shard} --topic {topic} --offset {offset}' continues",
+            f"shard {shard} reads {what}: records are gone, and the shard parks as records-lost. 'stream-svt control "
+            f"accept-loss -c FILE --shard {shard} --topic {topic} --offset {place}' continues",
         )
 
 

@@ -81,7 +81,8 @@ async def move(context: CheckContext) -> AsyncIterator[Finding]:
     for topic, known in left.items():
         if lacking := config.topics.partitions - len(known):
             begin = "begin" if config.topics.start_at == "earliest" else "end"
-            message = f"topic {topic!r} is read from its {begin} (topics.start_at) on {counted(lacking, 'partition')}"
+            where = "begin" if topic in config.spec.counts_topics() else f"{begin} (topics.start_at)"
+            message = f"topic {topic!r} is read from its {where} on {counted(lacking, 'partition')}"
             yield note(_SUBJECT, message)
         if known:
             held = {one.partition: span for one, span in spans.items() if one.topic == topic}

@@ -220,7 +220,8 @@ class ShardSession:
             first, end = spans[topic]
             offset = engine.next_offset(topic)
             if offset is None:
-                offset = first if self.start_at == "earliest" else end
+                is_first = self.start_at == "earliest" or topic in self.workload.spec.counts_topics()
+                offset = first if is_first else end
                 if topic not in engine.topics():
                     # Its monitors are added after the replay and start here.
                     self.feed.seek(topic, offset)
@@ -228,7 +229,7 @@ class ShardSession:
                 engine.begin(topic, offset)
             starts[topic] = offset
         lost = {
-            topic: at
+            topic: 0 if engine.is_counts(topic) else at
             for topic, at in starts.items()
             if (at and topic in self._replaced) or not spans[topic][0] <= at <= spans[topic][1]
         }
@@ -267,15 +268,17 @@ class ShardSession:
             await self.transactions.publish_all()  # the next commit may be far away
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
-        gaps = [
-            f"from offset {offset} of {topic!r}, which {'was created again and ' * (topic in self._replaced)}now holds "
-            f"{spans[topic][0]} to {spans[topic][1]}"
-            for topic, offset in lost.items()
-        ]
-        commands = [
-            f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {offset}'"
-            for topic, offset in lost.items()
-        ]
+        gaps, commands = [], []
+        for topic, offset in lost.items():
+            again = topic in self._replaced
+            command = f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic}"
+            if self.engine.is_counts(topic):
+                gaps.append(f"counts of {topic!r}{', which was created again' * again}")
+                commands.append(f"{command}'")
+            else:
+                span = f"which {'was created again and ' * again}now holds {spans[topic][0]} to {spans[topic][1]}"
+                gaps.append(f"from offset {offset} of {topic!r}, {span}")
+                commands.append(f"{command} --offset {offset}'")
         reason = (
             f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion "
             f"removed them, or the topic was recreated. The shard waits; {', then '.join(commands)} continues and "
@@ -295,9 +298,10 @@ class ShardSession:
         self.journal.meta.topic_ids |= ids
         self.status.topic_ids = {**self.journal.meta.topic_ids}
         self.transactions.read_to.pop(topic, None)
-        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
+        place = "not shown" if engine.is_counts(topic) else str(first)
+        log.warning("event=loss_accepted shard=%d topic=%s offset=%s", self.shard, topic, place)
         self.reader.consume_number(command, accepted=True)
-        message = f"reading goes on: {topic} at offset {first}"
+        message = f"reading goes on: {topic} at offset {place}"
         operations.reply(engine, command, accepted=True, message=message)
 
     # Running
@@ -459,8 +463,9 @@ class ShardSession:
             return found, None
         index = int((found.timestamp > latest).argmax())
         record = found[index]
+        place = "a tick" if self.engine.is_counts(topic) else f"the record at offset {record.offset}"
         error = TimestampAhead(
-            f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
+            f"shard {self.shard}: {place} of {topic!r} is stamped "
             f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
             f"{FARTHEST_AHEAD:.0f} s: it would end mutes, runs and periods too early. The shard waits until "
             "the clock has caught up. If the broker's clock was wrong, set it, delete the records up to the last "

@@ -114,7 +114,8 @@ class Transactions:
         self._last_commit = now
         status.committed_at = self.clock.epoch()
         offsets = self._offsets()
-        status.offsets = {topic: offsets[topic] for topic in self.workload.topics if topic in offsets}
+        topics = (topic for topic in self.workload.topics if not self.engine.is_counts(topic))
+        status.offsets = {topic: offsets[topic] for topic in topics if topic in offsets}
         await self.publish_backlog()
 
     def _offsets(self) -> dict[str, int]:

@@ -238,7 +238,7 @@ class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``.
 
     ``columns`` names the topics whose batches are read as columns, and whether their records are text without zero
-    bytes. The client reads the records of other topics.
+    bytes. The client reads the records of other topics. No message shows an offset of a topic of ``counts``.
     """
 
     cluster: Cluster
@@ -246,6 +246,7 @@ class ShardFeed:
     partitions: int
     requests: Requests
     columns: Mapping[str, bool] = field(default_factory=dict)
+    counts: frozenset[str] = frozenset()
     _client: Any = field(default=None, init=False)
     _next: dict[TopicPartition, int] = field(default_factory=dict, init=False)
     _reading: set[TopicPartition] = field(default_factory=set, init=False)
@@ -469,10 +470,13 @@ class ShardFeed:
         return records
 
     def _unreadable(self, partition: TopicPartition, position: int, error: Exception) -> RecordsUnreadable:
+        place, why = f" from offset {position} on", f": {why_unreadable(error)}"
+        if partition.topic in self.counts:
+            place = why = ""
         return RecordsUnreadable(
-            f"shard {self.shard}: records of topic {partition.topic!r} from offset {position} on cannot be "
-            f"read: {why_unreadable(error)}. If this stays, delete the records up to there "
-            "(kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'"
+            f"shard {self.shard}: records of topic {partition.topic!r}{place} cannot be read{why}. If this stays, "
+            "delete the records up to there (kafka-delete-records), and accept their loss with "
+            "'stream-svt control accept-loss'"
         )
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types

@@ -229,7 +229,9 @@ class Shard:
         columns: dict[str, bool] = {}
         if workload is not None and self._parts.config.kafka.record_reader == "columns":
             columns = workload.text_topics
-        return ShardFeed(self._parts.cluster, self.number, self._topics.partitions, self._requests, columns)
+        counts = frozenset[str]() if workload is None else workload.declared.counts_topics()
+        place = self.number, self._topics.partitions
+        return ShardFeed(self._parts.cluster, *place, self._requests, columns, counts)
 
     def _journal(self) -> Journal:
         parts = self._parts

@@ -73,7 +73,11 @@ class AppliedWorkload:
     @property
     def text_topics(self) -> dict[str, bool]:
         """The query topics, by name, and whether their records are text."""
-        return {one.topic: one.record is None or one.record.is_text for one in self.declared.monitors}
+        counts = self.declared.counts_topics()
+        return {
+            one.topic: one.topic not in counts and (one.record is None or one.record.is_text)
+            for one in self.declared.monitors
+        }
 
     @cached_property
     def hash(self) -> str:
@@ -138,6 +142,7 @@ class AppliedWorkload:
             )
         # Until the engine changes its specification, records have the layout that its monitors declare.
         layouts = {one.topic: one.record for one in (*self.spec.monitors, *running)}
+        sources = {one.counts_topic(self.spec.application): one for one in self.spec.sources}
         return {
             topic: QueryDecoder(
                 topic,
@@ -145,6 +150,7 @@ class AppliedWorkload:
                 [one.name for one in known if one.topic == topic],
                 layouts[topic],
                 self.schemas,
+                sources.get(topic),
             )
             for topic in self.topics
         }
