@@ -16,7 +16,7 @@ from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
 if TYPE_CHECKING:
     from stream_svt.settings.sections import ConfigDocument
 
-_UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "measure": "unread"}
+_UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "expected_queries": 1}
 """Stand for the keys that would follow from a source with problems of its own."""
 _SAMPLE_MS = 4 * 86_400_000
 """A Monday: whether datasets are declared is compared for the periods that begin then."""
@@ -67,7 +67,7 @@ def _followed(
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return the keys that follow from a monitor's source, and problems of `source` and `measure`."""
     name, measure = monitor["source"], monitor.get("measure")
-    names = {one.name if isinstance(one, SourceSpec) else _name_in(one): one for one in sources}
+    names = {one.name if isinstance(one, SourceSpec) else _name_in(one): one for one in reversed(sources)}
     source = names.get(name) if isinstance(name, str) else None
     if isinstance(name, str) and name not in names:
         known = f"; expected one of {', '.join(names)}" if names else ": declare it under sources"
@@ -144,7 +144,7 @@ def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequen
         )
     slot, period = (period_slot_of(text or "") for text in (source.dataset_pattern, one.generate))
     if slot != period:
-        wanted = f"a generator with {slot}" if slot else "without a period"
+        wanted = f"by generate, with {slot}" if slot else "without generate"
         yield path, f"source {name} fills {quote(source.dataset_pattern)}: declare these datasets {wanted}"
     elif slot and one.lateness <= source.lateness:
         late = fields.duration_text(source.lateness)
@@ -204,10 +204,8 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
         message = f"sweep needs sets of queries, and source {quote(source.name)} asks at each tick"
         yield path, f"{message}: use retry or off, or a source with ask: close"
     if isinstance(monitor.append, fields.Retry) and monitor.append.lifetime.ms is None:
-        message = (
-            "must be a duration, such as 6h, for the counts of a source: offsets of their topic mean nothing"
-        )
-        yield (*path, "retry", "lifetime"), message
+        message = "retry needs a lifetime in time, such as {retry: {lifetime: 6h}}"
+        yield path, f"{message}: offsets of a topic of counts mean nothing"
 
 
 def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
