@@ -414,8 +414,11 @@ class Counter:
 
     def _count(self, partition: int, records: Records, limit: Look) -> None:
         """Put the keys of records into the buffer."""
-        events, by_broker = self._reader.read(records), records.stamped
-        state, fate = self.state, events.fate.copy()
+        state, by_broker = self.state, records.stamped
+        for window in state.windows.values():
+            window.cells.register(self._reader)
+        events = self._reader.read(records)
+        fate = events.fate.copy()
         # The counter has no append time of other records, but they are there before the look's moment.
         appended = np.where(by_broker, records.timestamp, limit.moment_ms - 1)
         placed = state.clock.place(events.event_ms, appended, state.next_tick)
@@ -429,14 +432,14 @@ class Counter:
         drop(placed.late, Fate.LATE)
         drop(placed.early, Fate.EARLY)
         buffer, start, length = events.unit
-        for window in np.unique(placed.window[fate == Fate.COUNTED]).tolist():
-            is_here, opened = placed.window == window, state.windows[window]
-            datasets, series = opened.cells.indexes(events, self._reader)
+        for begin in np.unique(placed.window[fate == Fate.COUNTED]).tolist():
+            is_here, opened = placed.window == begin, state.windows[begin]
+            datasets, series = opened.cells.indexes(events)
             drop(is_here & (datasets < 0), Fate.OTHER_DATASET)
             drop(is_here & (series < 0), Fate.OTHER_SERIES)
             rows = np.flatnonzero(is_here & (fate == Fate.COUNTED))
             hashes, cells = opened.hash.of(buffer, start[rows], length[rows]), (datasets[rows], series[rows])
-            self._keep(window, cells, hashes, events.measures[rows], placed.tick[rows])
+            self._keep(begin, cells, hashes, events.measures[rows], placed.tick[rows])
         for why, number in enumerate(np.bincount(fate, minlength=len(Fate)).tolist()):
             self.fates[Fate(why)] += number
 

@@ -53,14 +53,17 @@ class Cells:
         each = np.array([measure.at_most for measure in self.list.measures], np.int64)
         return np.tile(np.repeat(each, len(self.list.series)), len(self.list.datasets))
 
-    def indexes(self, events: Events, reader: EventReader) -> tuple[Integers, Integers]:
-        """Return the index of each event's dataset, and of its series, in the list; -1 for others."""
+    def register(self, reader: EventReader) -> None:
+        """Ask a reader for the codes of all names, before it reads."""
         if self._reader is not reader:
             self._reader = reader
             self._dataset, self._series = (
                 _inverse([reader.code(name) for name in names])
                 for names in (self.list.datasets, self.list.series)
             )
+
+    def indexes(self, events: Events) -> tuple[Integers, Integers]:
+        """Return the index of each event's dataset, and of its series, in the list; -1 for others."""
         return _at(self._dataset, events.dataset), _at(self._series, events.series)
 
 
