@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from stream_svt.application.config import Config
 from stream_svt.errors import BrokerError, ConfigError, Problem
@@ -36,12 +37,13 @@ SHOWN_TOPICS = 10
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Topics on the brokers: numbers of partitions, visible settings, and the topics with one replica."""
+    """Topics on the brokers: partitions, visible settings, those with one replica, and those hidden from this user."""
 
     cluster_id: str
     partitions: Mapping[str, int]
     settings: Mapping[str, Mapping[str, str]]
     single: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
 
 
 def wanted_topics(config: Config) -> dict[str, str]:
@@ -128,13 +130,26 @@ async def read_topology(config: Config, cluster: Cluster) -> Topology:
         else:
             log.warning("event=settings_unknown topic=%s needs=DESCRIBE_CONFIGS", name)
     single = frozenset(name for name, part in parts.items() if {len(one["replicas"]) for one in part} == {1})
-    return Topology(cluster_id, {name: len(part) for name, part in parts.items()}, settings, single)
+    denied = TopicAuthorizationFailedError.errno
+    hidden = frozenset(topic["topic"] for topic in described if topic["error_code"] == denied)
+    return Topology(cluster_id, {name: len(part) for name, part in parts.items()}, settings, single, hidden)
 
 
 def problems(config: Config, topology: Topology) -> list[Problem]:
-    """Return why the service cannot work with these topics, with remedies."""
+    """Return why workers cannot work with these topics, with remedies."""
+    return _problems(config, topology, wanted_topics(config))
+
+
+def counter_problems(config: Config, topology: Topology) -> list[Problem]:
+    """Return why a counter cannot work with these topics, with remedies; of the workers' own it needs one only."""
+    fields = (COUNTS, "topics.config")
+    needed = {topic: field for topic, field in wanted_topics(config).items() if field in fields}
+    return [*_problems(config, topology, needed), *source_problems(config, topology)]
+
+
+def _problems(config: Config, topology: Topology, wanted: Mapping[str, str]) -> list[Problem]:
     count, missing, found = config.topics.partitions, {}, []
-    for topic, field in wanted_topics(config).items():
+    for topic, field in wanted.items():
         has = topology.partitions.get(topic)
         if has is None:
             missing[topic] = field
@@ -146,7 +161,7 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
 
 
 def source_problems(config: Config, topology: Topology) -> list[Problem]:
-    """Return why the counter of the application's sources cannot work with these topics, with remedies."""
+    """Return what is wrong with the raw topics and the event log, with remedies."""
     found = []
     for topic in log_topics(config):
         if (has := topology.partitions.get(topic)) is None:
@@ -266,16 +281,13 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
 
 
 async def require(config: Config, cluster: Cluster, *, sources: bool = False) -> Topology:
-    """Return the topology, or raise ConfigError with all problems; those of ``sources`` are for a counter alone."""
-
-    def wrong(topology: Topology) -> list[Problem]:
-        return problems(config, topology) + (source_problems(config, topology) if sources else [])
-
+    """Return the topology, or raise ConfigError with all problems of a worker, or with ``sources`` of a counter."""
+    problems_of = counter_problems if sources else problems
     topology = await read_topology(config, cluster)
-    if wrong(topology):
+    if problems_of(config, topology):
         # Not every broker knows a topic right after its creation.
         await asyncio.sleep(RETRY_AFTER)
         topology = await read_topology(config, cluster)
-    if found := wrong(topology):
+    if found := problems_of(config, topology):
         raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
     return topology

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,13 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 @common.config_option()
 @common.flag("--create-topics", "Create the topics that do not exist.")
 @common.flag("--offline", "Check the configuration only; connect to no broker.")
+@common.flag("--counter", "Check the topics and permissions of a counter's user instead of a worker's.")
 @common.option(
     "--print printed",
     "Print topics and users with the least ACLs for Strimzi; check nothing else.",
     click.Choice(["strimzi"]),
 )
-def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -> int:
+def check(path: Path, create_topics: bool, offline: bool, counter: bool, printed: str | None) -> int:
     """Check configuration, topics and permissions.
 
     Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each
@@ -52,10 +54,12 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
     lists the permissions that were tried and not tried. Spends no budget, writes no record, disturbs no
     running worker.
     """
-    from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_offline
+    from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_counter, check_offline
     from stream_svt.planning import explain
     from stream_svt.planning.sources import explain_sources
 
+    if counter and (offline or create_topics):
+        raise click.UsageError("--counter checks topics that exist: leave --offline and --create-topics out.")
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
     config = common.load(path)
@@ -71,7 +75,9 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
             say(line)
     say("")
     if not offline:
-        findings = asyncio.run(check_brokers(config, config.cluster(), create_topics=create_topics))
+        cluster = config.cluster()
+        workers = partial(check_brokers, create_topics=create_topics)
+        findings = asyncio.run((check_counter if counter else workers)(config, cluster))
         _print(findings)
         say("")
     said = {one.subject: one.message for one in findings if one.subject in (TRIED, UNTRIED)}

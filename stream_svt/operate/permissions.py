@@ -17,6 +17,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from stream_svt.application.config import Config
 from stream_svt.application.topology import Topology, counts_topics, raw_topics, retention_of
@@ -148,4 +149,7 @@ async def _delete_nothing(cluster: Cluster, topic: str) -> None:
         kafka.started(cluster.admin(), doing) as admin,
         kafka.deadline(kafka.CALL_DEADLINE, doing, "DELETE"),
     ):
-        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(0)})
+        try:
+            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(0)})
+        except TopicAuthorizationFailedError as error:
+            raise TopicAuthorizationFailedError(topic) from error  # aiokafka leaves the name out

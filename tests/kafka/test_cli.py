@@ -14,9 +14,10 @@ from tests.support import records
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.command_line import Ended
 from tests.support.keys import write_secrets
-from tests.support.permissions import WORKER, allow_all
+from tests.support.permissions import COUNTER, WORKER, allow_all
 from tests.support.process import COMMAND
 from tests.support.tls import PASSWORD, USERS
+from tests.support.topics import create_topics
 from tests.support.worker import HIGH, LOW
 
 pytestmark = pytest.mark.kafka
@@ -106,6 +107,61 @@ async def test_check_names_each_missing_permission(stream_svt, scene, secure_bro
     await allow_all(servers, service, name, [transactions])
     ready = await checked(service)
     assert ready.code == 0, ready.out
+
+
+SOURCE = """
+application: {name}
+kafka: {{bootstrap_servers: "{servers}"}}
+topics: {{partitions: 2}}
+sources: [{{name: visits, topic: {name}.clicks, unit: user, window: 1h, dataset: clicks}}]
+datasets: [{{name: clicks, limit: {{epsilon: 4}}}}]
+monitors:
+  - {{name: busy, source: visits, measure: units, epsilon: 1, cutoff: 3, threshold: 500, expected_queries: 1000}}
+"""
+
+
+async def test_check_names_each_permission_that_a_counter_lacks(stream_svt, scene, secure_broker, tmp_path):
+    """A worker's user sees neither raw events nor the counter's log, and need not."""
+    write_secrets(tmp_path, {"password": PASSWORD})
+    servers, name = secure_broker.bootstrap_servers, scene.application
+    await create_topics(servers, {f"{name}.clicks": 3})
+    administrator = tmp_path / "administrator.yaml"
+    administrator.write_text(SOURCE.format(name=name, servers=servers))
+    created = await stream_svt("check", "-c", administrator, "--create-topics")
+    assert created.code == 0, created
+    assert f"created '{name}.sources' with 8 partitions" in created.out
+    seen = [f".{topic}" for topic in ("clicks", "sources", "visits.counts")]
+    looking = [("describe_configs", "topic", topic) for topic in seen]
+    guest, service, worker = USERS[:3]
+    describing = [("describe", "topic", topic) for topic in (*seen, ".config")]
+    await allow_all(servers, guest, name, [*describing, *looking])
+    await allow_all(servers, service, name, [*COUNTER, *looking])
+    of_worker = [(*rest, one.replace(".counts", ".visits.counts")) for *rest, one in WORKER]
+    await allow_all(servers, worker, name, of_worker)
+
+    async def checked(user: str, *options: str) -> Ended:
+        config = tmp_path / f"{user}.yaml"
+        config.write_text(secure_broker.with_login(administrator.read_text(), user))
+        return await stream_svt("check", "-c", config, *options)
+
+    nothing = await checked(guest, "--counter")
+    assert nothing.code == 2
+    for operation, resource, rest in COUNTER:
+        if (operation, resource) == ("write", "topic"):
+            assert f"WRITE {name}{rest} (no transaction can begin)" in nothing.out
+        else:
+            what = f"operation {operation.upper()} on resource {resource.upper()} '{name}{rest}"
+            assert f"permission is missing: {what}" in nothing.out
+    assert nothing.out.count("permission is missing") == len(COUNTER) - 2
+    ready = await checked(service, "--counter")
+    assert ready.code == 0, ready.out
+    assert f"DELETE {name}.sources" in ready.out
+    apart = await checked(worker)
+    assert (apart.code, "'stream-svt check --counter' checks as its user" in apart.out) == (0, True), (
+        apart.out
+    )
+    assert (await checked(worker, "--counter")).code == 2
+    assert await records.read(servers, f"{name}.sources", isolation="read_uncommitted") == []
 
 
 async def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, topics):
