@@ -19,7 +19,7 @@ import numpy as np
 from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.errors import MisuseError
 from stream_svt.protocol.records import Records
-from stream_svt.queries.avro.records import Schemas
+from stream_svt.queries.avro.records import EventSchemas
 from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.counts import CountsRecord, records_of
 from stream_svt.sources.events import EventReader, Fate
@@ -125,7 +125,7 @@ class Counter:
     """
 
     def __init__(
-        self, source: SourceSpec, draw_key: Callable[[], bytes], schemas: Schemas | None = None
+        self, source: SourceSpec, draw_key: Callable[[], bytes], schemas: EventSchemas | None = None
     ) -> None:
         self.source, self.state = source, State(TickClock.of(source))
         self.fates: dict[Fate, int] = dict.fromkeys(Fate, 0)
@@ -230,6 +230,7 @@ class Counter:
             topic_id: The topic's id.
         """
         state = self.state
+        self._reader.forget_absences()
         self._missing = tuple(sorted(state.ends.keys() - spans.keys()))
         if topic_id != state.topic_id:
             self._queue_park(Park.TOPIC_CREATED_AGAIN, spans, topic_id)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stream_svt.columns.byte_buffer import Integers, Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.columns import RecordSchema, Source, UnusableSchema
-from stream_svt.queries.avro.records import HEADER, NoSchemas, Schemas, schema_numbers
+from stream_svt.queries.avro.records import HEADER, EventSchemas, NoSchemas, schema_numbers
 from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.settings.records import steps
 from stream_svt.settings.sources import KEY, Condition, SourceSpec
@@ -106,13 +106,14 @@ class EventReader:
         names: Code of each name of a series or a dataset that was asked for; "" has code 0.
     """
 
-    def __init__(self, source: SourceSpec, schemas: Schemas | None = None) -> None:
+    def __init__(self, source: SourceSpec, schemas: EventSchemas | None = None) -> None:
         self._names = Names()
         self.names: Mapping[str, int] = self._names.codes
         self._source, self._schemas = source, schemas or NoSchemas()
         self._paths = {path: steps(path) for path in source.paths if path != KEY}
         self._json = JsonValues([*self._paths.values()])
         self._known: dict[int, RecordSchema | None] = {}
+        self._absent: set[int] = set()
 
     def code(self, name: str) -> int:
         """Return the code of a name of a series or a dataset, from now on also in events."""
@@ -135,14 +136,27 @@ class EventReader:
         return waiting[0] if waiting else (len(records), "")
 
     def _look_up(self, number: int) -> str:
-        """Compile a schema; return why it is not known yet. The registry answers with an empty one for none."""
+        """Compile a schema; return why it is not known yet."""
         if (text := self._schemas.get(number)) is None:
             return self._schemas.request(number)
         try:
             self._known[number] = RecordSchema(text, [*self._paths.values()], public=range(len(self._paths)))
         except UnusableSchema:
             self._known[number] = None
+            if not text:
+                self._absent.add(number)
         return ""
+
+    def forget_absences(self) -> None:
+        """Ask the registry again for schemas that it did not have.
+
+        To be called after a look, before records below it are read: what was asked for the records of an earlier look,
+        which one unit may have written, must not decide about later ones.
+        """
+        for number in self._absent:
+            self._known.pop(number, None)
+        self._absent.clear()
+        self._schemas.forget_absences()
 
     def at_once(self, records: Records) -> int:
         """Return how many of some records, from the first and at least one, `read` takes without a long step."""

@@ -74,12 +74,16 @@ class JsonValues:
         plain = np.flatnonzero(is_plain).tolist()
         for first in range(0, len(plain), _GROUP):
             group = plain[first : first + _GROUP]
-            lines = b"\n".join([values[row] for row in group])
+            here = slice(group[0], group[-1] + 1)
+            is_whole = here.stop - here.start == len(group)
+            lines = b"\n".join(values[here] if is_whole else [values[row] for row in group])
             if (decoded := decode_lines(lines, len(group), self._decoder)) is None:
                 alone += group
-                continue
-            for row, one in zip(group, decoded, strict=True):
-                rows[row] = one
+            elif is_whole:
+                rows[here] = decoded
+            else:
+                for row, one in zip(group, decoded, strict=True):
+                    rows[row] = one
         columns = [_pulled(get, rows) for get in self._getters]
         for row in alone:
             found = self._alone(values[row])

@@ -69,6 +69,10 @@ class AtHand:
             number: one if isinstance(one, str) else json.dumps(one) for number, one in schemas.items()
         }
         self.requested: list[int] = []
+        self.forgotten = 0
+
+    def forget_absences(self) -> None:
+        self.forgotten += 1
 
     def get(self, number: int) -> str | None:
         return self.schemas.get(number)

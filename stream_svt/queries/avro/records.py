@@ -40,8 +40,19 @@ class Schemas(Protocol):
         ...
 
 
+class EventSchemas(Schemas, Protocol):
+    """Schemas by id, of raw events: an empty one is the registry's answer that it has none of this id."""
+
+    def forget_absences(self) -> None:
+        """Take such answers as void, also those to requests in progress: an id may be registered by now."""
+        ...
+
+
 class NoSchemas:
     """Stands for a registry where none is at hand."""
+
+    def forget_absences(self) -> None:
+        """Do nothing."""
 
     def get(self, number: int) -> None:
         """Return None."""

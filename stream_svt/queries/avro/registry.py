@@ -2,6 +2,8 @@
 
 An id never gets another schema: what a record means must be the same at every replay. Until a schema is known, with all
 schemas that it refers to, records that need it wait, whatever the registry answers: time or an operator may mend that.
+Raw events do not wait for an id that the registry says it does not have: anybody who writes them can make one up. Such
+an answer holds for the events that are there when it is asked for, not for later ones: schemas are registered first.
 """
 
 from __future__ import annotations
@@ -44,6 +46,14 @@ _STATUS: Final = {
 }
 
 
+_NO_SCHEMA: Final = 40403
+"""Code of an error: the registry has no schema of this id. A proxy's 404 has no such code."""
+
+
+class _Error(msgspec.Struct):
+    error_code: int = 0
+
+
 class _Reference(msgspec.Struct):
     subject: str
     version: int
@@ -60,21 +70,31 @@ class _Unanswered(Exception):
     """The registry did not answer with a schema; the argument is why."""
 
 
+class _Absent(_Unanswered):
+    """The registry says that it has no such schema."""
+
+
 @dataclass(slots=True)
 class _Request:
     why: str
     tries: int = 0
     referenced: dict[tuple[str, int], _Answer] = field(default_factory=dict)
     next_try: float = 0.0
+    is_old: bool = False
     task: asyncio.Task[None] | None = None
 
 
 class SchemaRegistry:
-    """Schemas by id, for all shards of a worker."""
+    """Schemas by id, for all shards of a worker, or all sources of a counter.
 
-    def __init__(self, settings: SchemaRegistryConfig) -> None:
-        self._settings = settings
+    With ``takes_absence`` the registry's answer that it has no schema of an id is taken as an empty schema, until
+    `forget_absences`.
+    """
+
+    def __init__(self, settings: SchemaRegistryConfig, *, takes_absence: bool = False) -> None:
+        self._settings, self._takes_absence = settings, takes_absence
         self._known: dict[int, str] = {}
+        self._absent: set[int] = set()
         self._requests: dict[int, _Request] = {}
 
     def configure(self, settings: SchemaRegistryConfig) -> None:
@@ -88,8 +108,14 @@ class SchemaRegistry:
         return NOT_CONFIGURED if self._settings.url is None else None
 
     def get(self, number: int) -> str | None:
-        """Return a schema as JSON, empty if it is no Avro; None if it is not known yet."""
-        return self._known.get(number)
+        """Return a schema as JSON, empty if it is no Avro, or taken as absent; None if it is not known yet."""
+        return "" if number in self._absent else self._known.get(number)
+
+    def forget_absences(self) -> None:
+        """Ask again for schemas that the registry did not have, and take no such answer to requests in progress."""
+        self._absent.clear()
+        for asked in self._requests.values():
+            asked.is_old = True
 
     def request(self, number: int) -> str:
         """Begin to fetch a schema, unless that is in progress; return why it is not known yet."""
@@ -97,6 +123,7 @@ class SchemaRegistry:
             return NOT_CONFIGURED
         asked = self._requests.setdefault(number, _Request(f"schema {number} is being fetched"))
         if asked.task is None and time.monotonic() >= asked.next_try:
+            asked.is_old = False
             asked.task = asyncio.create_task(self._fetch(number, asked), name=f"schema-{number}")
         return asked.why
 
@@ -118,6 +145,12 @@ class SchemaRegistry:
             del self._requests[number]
             log.info("event=schema_read schema=%d", number)
         except _Unanswered as error:
+            if isinstance(error, _Absent) and self._takes_absence:
+                if not asked.is_old:
+                    self._absent.add(number)
+                    log.warning("event=schema_absent schema=%d", number)
+                del self._requests[number]
+                return
             why = f"schema {number} of the registry is missing: {error}"
             if why != asked.why:
                 log.warning("event=schema_unread schema=%d error=%r", number, str(error))
@@ -163,14 +196,16 @@ class SchemaRegistry:
         url = URL(f"{(self._settings.url or '').rstrip('/')}{path}", encoded=True)
         try:
             async with session.get(url, allow_redirects=False, ssl=context) as response:
-                if response.status != 200:
+                if response.status not in {200, 404}:
                     raise _Unanswered(_STATUS.get(response.status, f"it answers {response.status}"))
                 body = b""
                 async for piece in response.content.iter_chunked(_PIECE):
                     body += piece
                     if len(body) > MAX_ANSWER:
                         raise _Unanswered(f"its answer is longer than {MAX_ANSWER:,} bytes")
-                return msgspec.json.decode(body, type=_Answer)
+            if response.status == 404:
+                raise (_Absent if _is_absence(body) else _Unanswered)(_STATUS[404])
+            return msgspec.json.decode(body, type=_Answer)
         except TimeoutError:
             raise _Unanswered(f"it does not answer within {DEADLINE:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
@@ -179,6 +214,13 @@ class SchemaRegistry:
                 type(error).__name__ if known else "no answer of a Schema Registry: check schema_registry.url"
             )
             raise _Unanswered(f"it cannot be read ({what})") from None
+
+
+def _is_absence(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Error).error_code == _NO_SCHEMA
+    except (ValueError, RecursionError):
+        return False
 
 
 async def _resolved(
