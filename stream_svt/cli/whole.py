@@ -161,8 +161,11 @@ def _page_cells(shard: dict[str, Any] | None) -> list[object]:
     when = "never"
     if committed := shard["committed_at"]:
         when = datetime.fromtimestamp(committed, UTC).strftime("%H:%M:%SZ")
-    # The lag of a shard that was never open is unknown.
-    known = shard | {"lag": sum(shard["lag"].values()) if shard["lag"] else "-", "when": when}
+    # The lag of a shard that was never open is unknown; of counts, only the newest tick tested is shown.
+    ticks = shard.get("ticks", {}).values()
+    lag = [sum(shard["lag"].values())] if shard["lag"] else []
+    lag += [f"ticks to {utc(min(ticks))}"] if ticks else []
+    known = shard | {"lag": ", ".join(map(str, lag)) or "-", "when": when}
     return [known[name] for name in ("state", "lag", "state_records", "when", "cause", "reason")]
 
 

@@ -561,6 +561,8 @@ class ShardSession:
             # No monitor reads a topic that is new in the configuration before the replay is complete.
             read_ms = (runner.read_ms for runner in self.engine.runners_of(topic))
             status.read_ms[topic] = max(read_ms, default=0)
+            if self.engine.is_counts(topic) and status.read_ms[topic]:
+                status.ticks[topic] = status.read_ms[topic]
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 

@@ -91,9 +91,10 @@ class ShardStatus:
     """The published status of a shard; all of it is committed or public.
 
     ``outbox`` is the number of charged events that are not published yet. ``totals`` is None until the shard's state
-    was read. ``read_ms`` has by topic the broker's timestamp of the newest query read, 0 for none. ``topic_ids`` are
-    the ids at the takeover. ``cause`` and ``reason`` are why the shard is not open, or why one of its topics waits:
-    in one word, and for people.
+    was read. ``read_ms`` has by topic the broker's timestamp of the newest query read, 0 for none; ``ticks`` has it
+    again for topics of counts, of which ``offsets`` and ``lag`` have nothing. ``topic_ids`` are the ids at the
+    takeover. ``cause`` and ``reason`` are why the shard is not open, or why one of its topics waits: in one word, and
+    for people.
     """
 
     shard: int
@@ -107,6 +108,7 @@ class ShardStatus:
     offsets: dict[str, int] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     read_ms: dict[str, int] = field(default_factory=dict)
+    ticks: dict[str, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     views: dict[str, DatasetView] = field(default_factory=dict)
     totals: Totals | None = None

@@ -73,11 +73,12 @@ class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     key_id: Annotated[str, Meta(description="Id of the key that seals its state.")]
     sequence: Annotated[int, Meta(description="Number of its latest commit: most commits have no event.")]
     state_records: Annotated[int, Meta(description="Live records on the state topic.")]
-    offsets: Annotated[dict[str, int], Meta(description="Committed position, by topic.")]
+    offsets: Annotated[dict[str, int], Meta(description="Committed position, by topic; none of counts.")]
     lag: Annotated[
         dict[str, int],
         Meta(description="Offsets after that position, including open transactions, by topic."),
     ]
+    ticks: Annotated[dict[str, int], Meta(description="Newest tick tested (Unix ms), by topic of counts.")]
     committed_at: Annotated[float, Meta(description="Unix time of the latest commit, 0 for none.")]
 
 

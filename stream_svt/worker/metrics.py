@@ -244,9 +244,10 @@ class Metrics:
                 self._of(f"{name}_total", monitor.name)
             for reason in SKIP_REASONS:
                 self._of("queries_skipped_total", monitor.name, reason)
+        counts = spec.counts_topics()
         for topic in spec.topics():
             self._of("records_total", topic)
-            for rejection in REJECT_REASONS:
+            for rejection in () if topic in counts else REJECT_REASONS:
                 self._of("records_rejected_total", topic, rejection)
 
     def rendering(self) -> Callable[[], bytes]:

@@ -93,7 +93,8 @@ class ScriptedShard:
         self.faults: tuple[str, ...] = ()
         self.reads = 0
         self.proves = False
-        self.workload = SimpleNamespace(topics=("counts",), partitions=4, text_topics={})
+        declared = SimpleNamespace(counts_topics=frozenset)
+        self.workload = SimpleNamespace(topics=("counts",), partitions=4, text_topics={}, declared=declared)
         self.kept = 0
         self.fenced: list[Exception] = []
         self.make_journal: Callable[[], Any] = lambda: Journal(self)

@@ -79,7 +79,7 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   const ORDER = ["running", "idle", "halted", "limited", "stopped", "paused", "parked", "exhausted", "unknown"];
   const cell = (label, ...content) => make("td", { role: "cell", "data-label": label }, make("div", {}, ...content));
-  const numeric = (label, text) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, text));
+  const numeric = (label, ...content) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, ...content));
   const stateOf = (state, words) => make("span", { class: "state", "data-state": state }, words ?? STATES[state] ?? state);
 
   // -- who does not watch ------------------------------------------------------------------------------------
@@ -438,7 +438,8 @@ document.addEventListener("DOMContentLoaded", () => {
       const words = shard.state === "parked" ? `${does}: ${shard.cause}` : does;
       return make("tr", { role: "row" }, cell("Shard", `Shard ${shard.shard}`),
         cell("State", stateOf(state, words), shard.reason ? make("span", { class: "sub" }, shard.reason) : null),
-        numeric("Queries waiting", number(total(shard.lag))),
+        numeric("Queries waiting", number(total(shard.lag)), Object.keys(shard.ticks).length
+          ? make("span", { class: "sub" }, "ticks to ", clock(Math.min(...Object.values(shard.ticks)) / 1000)) : null),
         cell("Last commit", shard.committed_at ? since(shard.committed_at) : "none yet"));
     }));
     const reasons = Object.entries(status.refused.reasons);
