@@ -127,7 +127,7 @@ class ApplicationSpec:
                     [one.pattern, one.names, one.from_ms, one.each.lateness_ms, *one.each.declaration[:3]]
                     for one in self.generators
                 ],
-                "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
+                "monitors": [monitor.content for monitor in self.monitors],
                 **({"sources": [[one.name, one.digest] for one in self.sources]} if self.sources else {}),
             }
         )

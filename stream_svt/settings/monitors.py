@@ -256,7 +256,17 @@ class MonitorSpec(Strict):
 
     def to_json(self) -> str:
         """Return the specification as JSON for `from_json`; it contains no secrets."""
-        return self.model_dump_json(by_alias=True)
+        return self.model_dump_json(by_alias=True, exclude=self._left_out)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The specification as JSON-like data."""
+        return self.model_dump(mode="json", by_alias=True, exclude=self._left_out)
+
+    @property
+    def _left_out(self) -> set[str]:
+        """Keys that releases without sources do not know, where they are not used."""
+        return set() if self.source else {"source", "measure"}
 
     @classmethod
     @lru_cache(maxsize=256)
