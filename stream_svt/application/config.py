@@ -88,10 +88,18 @@ class Config:
         return self.partitioning.of(dataset.encode())
 
 
-def load_config(path: Path, environ: Mapping[str, str] | None = None, *, is_whole: bool = True) -> Config:
+def load_config(
+    path: Path, environ: Mapping[str, str] | None = None, *, is_whole: bool = True, for_counter: bool = False
+) -> Config:
     """Return the configuration in a file; see `parse_config`."""
-    data, source = content(path), str(path)
-    return parse_config(data, source=source, directory=path.parent, environ=environ, is_whole=is_whole)
+    return parse_config(
+        content(path),
+        source=str(path),
+        directory=path.parent,
+        environ=environ,
+        is_whole=is_whole,
+        for_counter=for_counter,
+    )
 
 
 def content(path: Path) -> bytes:
@@ -116,14 +124,18 @@ def parse_config(
     directory: Path = Path(),
     environ: Mapping[str, str] | None = None,
     is_whole: bool = True,
+    for_counter: bool = False,
 ) -> Config:
     """Return the configuration in a YAML text, or raise ConfigError with all problems.
 
     File names in it are relative to ``directory``. Unless it ``is_whole``, datasets and monitors are skipped: a worker
-    reads them from the configuration topic.
+    reads them from the configuration topic. A counter needs no sealing key: ``for_counter`` skips the section, so that
+    it can run where there is none.
     """
     document = read(text, source)
     document.override(environ or {}, sections.SECTIONS)
+    if for_counter:
+        document.data.pop("sealing", None)
     data, whole = document.data, None
     model: type[sections.ServiceDocument] = sections.ConfigDocument
     if not is_whole:

@@ -170,9 +170,9 @@ signing_option = file_option(
 )
 
 
-def load(path: Path, *, is_whole: bool = True) -> Config:
+def load(path: Path, *, is_whole: bool = True, for_counter: bool = False) -> Config:
     """Return the configuration in a file; environment variables replace some of its keys."""
-    return load_config(path, os.environ, is_whole=is_whole)
+    return load_config(path, os.environ, is_whole=is_whole, for_counter=for_counter)
 
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:

@@ -62,18 +62,19 @@ def check(path: Path, create_topics: bool, offline: bool, counter: bool, printed
         raise click.UsageError("--counter checks topics that exist: leave --offline and --create-topics out.")
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
-    config = common.load(path)
+    config = common.load(path, for_counter=counter)
     if printed:
         from stream_svt.operate.strimzi import documents
 
         say_lines(documents(config), nl=False)
         return 0
-    findings = check_offline(config)
-    _print(findings)
-    for lines in (explain(config.current), explain_sources(config.current)):
-        for line in ["", *lines] if lines else ():
-            say(line)
-    say("")
+    if not counter:
+        findings = check_offline(config)
+        _print(findings)
+        for lines in (explain(config.current), explain_sources(config.current)):
+            for line in ["", *lines] if lines else ():
+                say(line)
+        say("")
     if not offline:
         cluster = config.cluster()
         workers = partial(check_brokers, create_topics=create_topics)

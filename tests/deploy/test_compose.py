@@ -113,7 +113,7 @@ def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_i
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
     assert both == {*WORKERS, "forward"}
     assert trusted == {"kafka", "apply", "feed", "counter", "prometheus-trusted"}
-    assert SERVICES["forward"]["secrets"] == []
+    assert SERVICES["forward"]["secrets"] == SERVICES["counter"]["secrets"] == []
 
 
 def test_secrets_are_files_that_no_commit_takes_along():

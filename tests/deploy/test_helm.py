@@ -429,6 +429,13 @@ def test_the_configuration_of_the_workers_is_valid_with_the_files_of_their_secre
     assert config.topics.replication_factor == 3
 
 
+def test_a_counter_needs_no_sealing_key(secret, tmp_path):
+    (tmp_path / "sealing.key").unlink()
+    assert parse_config(secret(CONFIG), for_counter=True).sealing.master_keys == ()
+    with pytest.raises(ConfigError, match="sealing.key"):
+        parse_config(secret(CONFIG))
+
+
 def test_the_forwarder_reads_what_the_workers_publish_and_has_no_sealing_key(objects, secret, tmp_path):
     text = secret(FORWARD)
     assert "sealing" not in text

@@ -126,7 +126,8 @@ async def test_check_names_each_permission_that_a_counter_lacks(stream_svt, scen
     servers, name = secure_broker.bootstrap_servers, scene.application
     await create_topics(servers, {f"{name}.clicks": 3})
     administrator = tmp_path / "administrator.yaml"
-    administrator.write_text(SOURCE.format(name=name, servers=servers))
+    write_secrets(tmp_path, {"state.key": "00" * 32})
+    administrator.write_text(SOURCE.format(name=name, servers=servers) + "sealing: {keys: [state.key]}\n")
     created = await stream_svt("check", "-c", administrator, "--create-topics")
     assert created.code == 0, created
     assert f"created '{name}.sources' with 8 partitions" in created.out
@@ -153,9 +154,12 @@ async def test_check_names_each_permission_that_a_counter_lacks(stream_svt, scen
             what = f"operation {operation.upper()} on resource {resource.upper()} '{name}{rest}"
             assert f"permission is missing: {what}" in nothing.out
     assert nothing.out.count("permission is missing") == len(COUNTER) - 2
+    (tmp_path / "state.key").unlink()  # a counter has no use for it
     ready = await checked(service, "--counter")
     assert ready.code == 0, ready.out
+    assert "sealed" not in ready.out
     assert f"DELETE {name}.sources" in ready.out
+    write_secrets(tmp_path, {"state.key": "00" * 32})
     apart = await checked(worker)
     assert (apart.code, "'stream-svt check --counter' checks as its user" in apart.out) == (0, True), (
         apart.out
