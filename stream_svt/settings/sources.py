@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     DAY_MS,
@@ -192,6 +193,12 @@ def _condition(path: str, value: object) -> Condition:
         near = "" if unknown is None else did_you_mean(unknown, _LIMITS)
         raise ValueError(f"expected texts, or at_least, below or both, found {quote(unknown)}{near}")
     limits = {name: fields.number(limit) for name, limit in value.items()}
+    for name, limit in limits.items():
+        if (
+            abs(limit) >= WHOLE_LIMIT or (limit * PARTS).denominator != 1
+        ):  # numbers of events are exact up to there
+            wrong = f"{name} must be less than 2^62 in size, with at most 18 decimals"
+            raise ValueError(f"{wrong}, found {quote(value[name])}")
     if len(limits) == 2 and limits["at_least"] >= limits["below"]:
         raise ValueError(f"at_least must be less than below ({quote(limits['below'])}): no number is between")
     return Condition(path, None, limits.get("at_least"), limits.get("below"))
