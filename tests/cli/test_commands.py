@@ -25,6 +25,7 @@ from tests.support.alerts import account_of
 from tests.support.http_server import answering
 from tests.support.keys import ed25519_pair
 from tests.support.shop import SPEC
+from tests.support.sources import WEB
 from tests.support.status_page import STATUS
 
 COMMANDS = [[name] for name in app.commands] + [
@@ -93,6 +94,14 @@ def test_wrong_usage_is_two_and_names_what_is_wrong_or_what_was_probably_meant(
 ):
     ended = stream_svt(*(config if word == "CONFIG" else word for word in arguments.split()))
     assert (ended.code, message in ended.err) == (2, True), ended.err
+
+
+def test_check_offline_says_what_a_source_counts_and_takes(stream_svt, tmp_path):
+    (tmp_path / "web.yaml").write_text(WEB)
+    ended = stream_svt("check", "-c", tmp_path / "web.yaml", "--offline")
+    assert ended.code == 0
+    assert "\n\nSource requests on topic web.requests:\n  Counts   visitors" in ended.out
+    assert "\n  Takes    24 MB of memory" in ended.out
 
 
 def test_check_offline_shows_what_the_budget_buys(stream_svt, config):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.sources import WEB
+
 BASE = ["plan", "--epsilon", 1, "--cutoff", 20, "--monotonic", "--queries", 20_000]
 MARGINS = ["--positives", "0.1%", "--above", 1000, "--below", 800]
 
@@ -136,3 +138,12 @@ def test_a_figure_that_is_wrong_missing_or_contradicts_a_configuration_is_named(
 ):
     ended = stream_svt(*(config if word == "CONFIG" else word for word in arguments.split()))
     assert (ended.code, reason in ended.err) == (2, True), ended.err
+
+
+def test_the_plan_of_a_monitor_of_a_source_says_what_the_source_counts_and_costs(stream_svt, tmp_path):
+    (tmp_path / "web.yaml").write_text(WEB)
+    ended = stream_svt("plan", "-c", tmp_path / "web.yaml", "--monitor", "many-users", *MARGINS)
+    assert ended.code == 0
+    text = words(ended.out)
+    assert "Source requests on topic web.requests - Counts: visitors (different units)" in text
+    assert "Protects: all events of one `user` in a day in dataset web-{date}: at most epsilon 2." in text

@@ -7,6 +7,8 @@ import pytest
 from stream_svt.operate.audit import audit_state
 from stream_svt.subscription import subscribe
 from stream_svt.worker.config_versions import propose, publish
+from tests.support.sources import changed
+from tests.support.topics import create_topics
 from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka
@@ -80,3 +82,33 @@ async def test_check_says_what_differs_from_the_released_events(scene: Scene, st
     lost = await stream_svt("check", "-c", file)
     assert lost.code == 2
     assert "FAIL topics.state: shard 0: nothing is stored, and alert partition 0 shows event " in lost.out
+
+
+async def test_topics_of_sources_are_created_and_their_settings_are_checked(
+    broker, topics, tmp_path, stream_svt
+) -> None:
+    """The raw topic is the user's: it is not created, and its timestamps and its retention are noted."""
+    name = topics.name("web")
+    raw = f"{name}.raw"
+    file = tmp_path / "web.yaml"
+    servers = ('bootstrap_servers: "127.0.0.1:9092"', f'bootstrap_servers: "{broker.bootstrap_servers}"')
+    names = ("application: web", f"application: {name}"), ("topic: web.requests", f"topic: {raw}")
+    file.write_text(changed(servers, *names))
+    created = await stream_svt("check", "-c", file, "--create-topics")
+    assert f"created '{name}.requests.counts' with 4 partitions" in created.out
+    assert f"created '{name}.sources' with 8 partitions" in created.out
+    [failed] = [line for line in created.out.splitlines() if "FAIL" in line]
+    assert failed.startswith(f"FAIL sources.topic: topic '{raw}' does not exist, or this user may not see it")
+    await create_topics(broker.bootstrap_servers, {raw: 3}, {"message.timestamp.type": "CreateTime"})
+    noted = await stream_svt("check", "-c", file)
+    assert (noted.code, "FAIL" in noted.out) == (0, False), noted
+    assert f"note sources.topic: topic '{raw}' has timestamps of its producers" in noted.out
+    assert "Source requests on topic" in noted.out
+    applied = await stream_svt("apply", "-c", file, "--yes", "--wait", "0")
+    assert applied.code == 0, applied
+    assert "+ source requests on topic" in applied.out
+    text = file.read_text()
+    file.write_text(text.replace("window: 1h", "window: 30m"))
+    refused = await stream_svt("apply", "-c", file, "--yes", "--wait", "0")
+    assert refused.code == 2
+    assert "sources.requests.window: decides counts and never changes" in refused.err
