@@ -43,6 +43,15 @@ TINY = {
         "--datasets 300 --rows 500 --batches 2 --repetitions 1 --held 300",
         "datasets_300_vs_1 ns_per_query muted_ns alert_us slot_bytes dataset_bytes digest_bytes",
     ),
+    "kanon": (
+        "--runs 2000",
+        "width published_width published_again width_one_alert published_calendar_weeks width_1000_groups "
+        "silent_up_to told_from wrongly_told wrongly_silent",
+    ),
+    "sources.tally": (
+        "--pairs 200000 --piece 5000 --cells 100 --repetitions 2",
+        "bytes_per_pair rebuild_seconds_per_10m longest_step_ms",
+    ),
     "sampler": ("--count 2000 --repetitions 3", "exact_vs_numpy_exponential test_ns_vs_numpy_exponential"),
     "planner": (
         "--workloads 4 --runs 12 --engine 2 --engine-runs 2 --real-runs 1 --choices 1 --choice-runs 5",
@@ -68,11 +77,12 @@ TINY = {
     ),
 }
 """Small sizes of each benchmark, and the figures that it prints."""
-DIFFERENCES = ("_cost", "muted_ns", "violations")
+DIFFERENCES = ("_cost", "muted_ns", "violations", "bytes_per_pair")
 """Ends of the names of figures that may be 0 or negative."""
 LIMITS = {
     "engine.slot_bytes": 150,
     "engine.dataset_bytes": 400,
+    "kanon.width": 18,
     "year.state_ratio": 1.2,  # what is over leaves nothing
     "year.violations": 0,
 }
@@ -182,8 +192,8 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    files = "accuracy costs engine ladder latency mechanisms planner reproduction sampler selective stream "
-    names = f"{files}takeover timing year scale service".split()
+    files = "accuracy costs engine kanon ladder latency mechanisms planner reproduction sampler selective stream "
+    names = f"{files}takeover timing year scale service sources".split()
     assert [line.split()[0] for line in listed.splitlines()[1:]] == names
 
 
