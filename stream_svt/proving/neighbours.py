@@ -46,6 +46,7 @@ from stream_svt.proving.streams import (
     reduce_spec,
 )
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import MonitorSpec
 
 _SHOWN = 300
 _SALT_BYTES = 16
@@ -214,8 +215,9 @@ def _unpacked(blocks: Words, number: Words | int) -> tuple[Words | Integers, ...
 
 @dataclass(frozen=True, slots=True)
 class _DurableRun:
-    """A durable run, with the index of its dataset, and the shift of its threshold noise on the neighbour."""
+    """A durable run: its monitor, the index of its dataset, and the shift of its threshold noise on the neighbour."""
 
+    monitor: MonitorSpec
     dataset: int
     mechanism: SparseVector
     shift: int
@@ -335,9 +337,10 @@ class _Execution:
         self.observations.append(("the number of runs that drew noise", len(started)))
         self.seen = self.noise.runs
         for number, (name, dataset, run) in zip(started, commit.opened, strict=False):
-            mechanism = next(one for one in self.spec.monitors if one.name == name).mechanism()
+            monitor = next(one for one in self.spec.monitors if one.name == name)
+            mechanism = monitor.mechanism()
             shift = mechanism.threshold_shift(self.case.directions[dataset])
-            self.runs[number] = _DurableRun(dataset, mechanism, shift)
+            self.runs[number] = _DurableRun(monitor, dataset, mechanism, shift)
             self.numbers[name, self.spec.datasets[dataset].name, run] = number
         if commit.events:
             self.events += commit.events
@@ -346,7 +349,9 @@ class _Execution:
             if isinstance(alert, Alert):
                 number = self.numbers[alert.monitor, alert.dataset, alert.run]
                 names = [branch.name for branch in self.runs[number].mechanism.branches]
-                row = (alert.position.offset, alert.position.row, alert.attempt - 1)
+                at = alert.position  # of counts, the id tells the offset of a record
+                offset = int(at.window.removeprefix("q")) if at.window else at.offset
+                row = (offset, at.row, alert.attempt - 1)
                 self.alerts.append((alert, (number, *row, names.index(alert.branch))))
 
 
@@ -384,6 +389,11 @@ def check_case(
     for alert, test in first.alerts:
         if test not in first.noise.tests:
             return f"the noise of the alert {_named(alert)} belongs to another test"
+    for number, offset, *_ in first.noise.tests:
+        monitor = first.runs[number].monitor
+        measure = first.written[monitor.topic][offset].measure
+        if measure != (monitor.measure or ""):
+            return f"monitor {monitor.name} tested a query of measure {measure} at offset {offset}"
     run_words = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law

@@ -85,10 +85,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """Rows of one dataset and timestamp; ``coded``: whether their series are entries of a dictionary."""
+    """Rows of one dataset and timestamp; ``coded``: whether their series are entries of a dictionary.
+
+    ``measure`` is what they count; empty on query topics.
+    """
 
     rows: tuple[Row, ...]
     coded: bool = False
+    measure: str = ""
 
 
 Stream = Mapping[str, Sequence[QueryRecord]]
@@ -157,12 +161,19 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
 
 
 def batch_of_records(topic: str, records: Sequence[QueryRecord], first: int) -> QueryBatch:
-    """Return records of a topic as a batch that starts at offset `first`, as the worker decodes them."""
+    """Return records of a topic as a batch that starts at offset `first`, as the worker decodes them.
+
+    The rows of a record share its id.
+    """
     batch = batch_of(topic, [*chain.from_iterable(record.rows for record in records)], first)
     counts = [len(record.rows) for record in records]
     batch.end = first + len(records)
     batch.offset = np.repeat(np.arange(first, batch.end, dtype=np.int64), counts)
     batch.row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+    batch.query_id = TextList([f"q{offset}" for offset in batch.offset.tolist()])
+    measures = np.repeat([record.measure for record in records], counts)
+    if any(names := {record.measure for record in records}):
+        batch.measured = {name: measures == name for name in names}
     if any(record.coded for record in records):
         parts = [_series(coded, [*group]) for coded, group in groupby(records, lambda record: record.coded)]
         batch.series = TextParts([*chain.from_iterable(parts)])
@@ -251,7 +262,9 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     )
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     has_layout = monitors[0].record is not None  # then a record is one query without options
-    columnar = rng.random() < _COLUMNAR and not has_layout
+    sources = [one for one in specs[0].sources if one.counts_topic(specs[0].application) == topic]
+    measures = [one.name for source in sources for one in source.measures]
+    columnar = (rng.random() < _COLUMNAR and not has_layout) or bool(measures)
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
     options *= not has_layout
     writer = _Writer([_Values.of(monitor) for monitor in monitors], options, series, sets, rng)
@@ -262,7 +275,10 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
         size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*_MANY))) if columnar else 1
         head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
         of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
-        records.append(QueryRecord(of_record, coded=columnar and rng.random() < 0.6))
+        measure = rng.choice(measures) if measures else ""
+        if measures:  # counts have no options
+            of_record = tuple(replace(row, threshold=None, monitor=None) for row in of_record)
+        records.append(QueryRecord(of_record, columnar and rng.random() < 0.6, measure))
     return records
 
 

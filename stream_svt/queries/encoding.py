@@ -22,15 +22,15 @@ from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT, grid_floor
 from stream_svt.protocol.records import OneRecord
 from stream_svt.proving.streams import QueryRecord, RandomSource, Row
 from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
+from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.records import steps
 
 _Tree: TypeAlias = dict[str, Any]
 """Fields by name: trees, or at the end of a path "value", "id", "series" or "set"."""
 
-_HEADERS: Final = (("content-type", ARROW_STREAM.encode()),)
+_HEADERS: Final[tuple[tuple[str, bytes], ...]] = (("content-type", ARROW_STREAM.encode()),)
 _NO_NUMBERS: Final = ("null", '"12"', '"text"', "NaN", "true", "[1]", "{}")
 _LONGEST_SINGLE, _LONGEST_DOUBLE = 2**13, 2**38
 """Steps of the grid up to which floats of 32 and 64 bits are on their step."""
@@ -61,10 +61,7 @@ class Encoded:
             (one.name for one in spec.datasets), partition=0, partitioning=Partitioning(1, "murmur2")
         )
         seed = rng.randrange(0, 1 << 32)
-        self._topics = {
-            topic: _Topic(topic, [one for one in spec.monitors if one.topic == topic], index, seed)
-            for topic in spec.topics()
-        }
+        self._topics = {topic: _Topic(topic, spec, index, seed) for topic in spec.topics()}
 
     def __call__(self, topic: str, records: Sequence[QueryRecord], first: int) -> QueryBatch:
         """Return records of a topic as a batch that starts at offset ``first``."""
@@ -80,13 +77,18 @@ class Encoded:
 class _Topic:
     """Writes the records of a topic; ``get`` and `request` give its schemas."""
 
-    def __init__(self, topic: str, monitors: Sequence[MonitorSpec], index: DatasetIndex, seed: int) -> None:
+    def __init__(self, topic: str, spec: ApplicationSpec, index: DatasetIndex, seed: int) -> None:
+        monitors = [one for one in spec.monitors if one.topic == topic]
+        sources = (one for one in spec.sources if one.counts_topic(spec.application) == topic)
+        self._source = next(sources, None)
         self._seed, self._layout = f"{seed} {topic}", monitors[0].record
         # All monitors declare the same sensitivity. Where a granularity divides it, a value may be rounded to its grid.
         sensitivity = monitors[0].sensitivity
         grids = [one.granularity for one in monitors if not sensitivity % one.granularity]
         self._grid = next(iter(grids), sensitivity)
         self._forms = ["exact", *["double", "single"] * bool(grids), *["integer"] * (not sensitivity % 1)]
+        if self._source is not None:
+            self._forms = ["integer"]
         self._tree: _Tree = {}
         if self._layout is not None:
             for name, path in {"value": steps(self._layout.value), **self._layout.texts}.items():
@@ -96,7 +98,8 @@ class _Topic:
                 inner[path[-1]] = name
         chance = random.Random(self._seed)  # noqa: S311 - streams, not noise
         self._unions = [chance.sample([*_BRANCHES], len(_BRANCHES)) for _ in range(3)]
-        self.decoder = QueryDecoder(topic, index, [one.name for one in monitors], self._layout, self)
+        names = [one.name for one in monitors]
+        self.decoder = QueryDecoder(topic, index, names, self._layout, self, self._source)
 
     def get(self, number: int) -> str:
         """Return a schema as JSON: the value is a union of branches in another order for each."""
@@ -110,9 +113,12 @@ class _Topic:
         """Return the bytes of a record."""
         chance = random.Random(f"{self._seed} {offset}")  # noqa: S311 - streams, not noise
         form, head = chance.choice(self._forms), record.rows[0]
-        if self._layout is None and (len(record.rows) > 1 or chance.random() < 0.5):
-            content = self._arrow(record, offset, form)
-            return OneRecord(offset, head.time_ms, key, content, _HEADERS)
+        if self._layout is None and (self._source or len(record.rows) > 1 or chance.random() < 0.5):
+            content, headers = self._arrow(record, offset, form), _HEADERS
+            if self._source is not None:
+                digest, measure = self._source.digest.encode(), record.measure.encode()
+                headers += (SOURCE_HEADER, digest), (MEASURE_HEADER, measure)
+            return OneRecord(offset, head.time_ms, key, content, headers)
         if self._layout is not None and self._layout.format == "avro":
             number = chance.randrange(len(self._unions))
             content = struct.pack(">BI", 0, number) + self._avro(
