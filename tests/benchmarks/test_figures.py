@@ -45,8 +45,10 @@ TINY = {
     ),
     "kanon": (
         "--runs 2000",
-        "width published_width published_again width_one_alert published_calendar_weeks width_1000_groups silent_up_to "
-        + "told_from wrongly_told wrongly_silent",
+        (
+            "width published_width published_again width_one_alert published_calendar_weeks width_1000_groups "
+            "silent_up_to told_from wrongly_told wrongly_silent"
+        ),
     ),
     "sources.tally": (
         "--pairs 200000 --piece 5000 --cells 100 --repetitions 2",
