@@ -59,7 +59,11 @@ def send(path: Path, topic: str | None, dataset: str | None, from_line: int, ski
 
 def _topic(config: Config, topic: str | None) -> str:
     """Return the query topic to send to."""
-    topics = config.spec.topics()
+    topics = config.spec.produced_topics()
+    if not topics:
+        raise NotDeclared(
+            f"every monitor of {config.source} tests counts: send events to the topics of its sources"
+        )
     if topic is None and len(topics) > 1:
         raise click.UsageError(f"monitors read several topics: give --topic, one of {', '.join(topics)}.")
     if topic is not None and topic not in topics:

@@ -271,7 +271,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
     if lack := schemas.lack(config.spec):
         raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:
-        for topic in config.spec.topics():
+        for topic in config.spec.produced_topics():
             count = partitions_of(counts, topic)
             one = found[topic] = Sample(config.spec, topic, config.partitioning, schemas)
             spans = await kafka.edges(

@@ -77,6 +77,10 @@ class ApplicationSpec:
         """Return the topics of counts among the query topics: their offsets and refused records are shown nowhere."""
         return frozenset(one.topic for one in self.monitors if one.source is not None)
 
+    def produced_topics(self) -> tuple[str, ...]:
+        """Return the query topics without topics of counts, which only a counter writes, sorted."""
+        return tuple(sorted({monitor.topic for monitor in self.monitors if monitor.source is None}))
+
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
         first = (one for generator in self.generators for one in generator.named(generator.from_ms))

@@ -96,6 +96,13 @@ def test_wrong_usage_is_two_and_names_what_is_wrong_or_what_was_probably_meant(
     assert (ended.code, message in ended.err) == (2, True), ended.err
 
 
+def test_nothing_is_sent_to_a_topic_of_counts(stream_svt, tmp_path):
+    (tmp_path / "web.yaml").write_text(WEB)
+    ended = stream_svt("send", "-c", tmp_path / "web.yaml", "--topic", "web.requests.counts")
+    assert ended.code != 0
+    assert "tests counts: send events to the topics of its sources" in ended.err
+
+
 def test_check_offline_says_what_a_source_counts_and_takes(stream_svt, tmp_path):
     (tmp_path / "web.yaml").write_text(WEB)
     ended = stream_svt("check", "-c", tmp_path / "web.yaml", "--offline")

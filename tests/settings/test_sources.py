@@ -267,6 +267,7 @@ def test_queries_and_sources_may_stand_side_by_side_on_datasets_of_their_own() -
         )
     )
     assert spec.topics() == ("t", "web.requests.counts")
+    assert spec.produced_topics() == ("t",)
     assert spec.dataset("x").terms.unit == "y"
 
 
