@@ -23,14 +23,13 @@ Keys: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 
 PARTS: Final = 16
-MOST_CELLS: Final = 1 << 64 - HASH_BITS
 _HASH_BITS: Final = np.uint64(HASH_BITS)
 _PART: Final = np.uint64(PARTS - 1)
 _LONGER: Final = 2
 
 
 def pack(cells: Integers, hashes: Keys) -> Keys:
-    """Return the keys of units in cells, by the cells' numbers (below `MOST_CELLS`) and the units' hashes (44 bits)."""
+    """Return the keys of units in cells, by the cells' numbers (20 bits) and the units' hashes (44 bits)."""
     keys = cells.astype(np.uint64)
     keys <<= _HASH_BITS
     keys |= hashes
@@ -72,11 +71,6 @@ class Tally:
     def pairs(self) -> int:
         """How many keys are held: some more than count, until `parts` or `counts` has merged them."""
         return sum(len(run) for runs in self._parts for run in runs)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the keys that are held."""
-        return 8 * self.pairs
 
     def add(self, keys: Keys) -> None:
         """Add keys, in any order; a sorted array takes less time."""

@@ -7,7 +7,7 @@ when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -42,11 +42,6 @@ class Placed:
     tick: Integers
     late: Mask
     early: Mask
-
-    @property
-    def counted(self) -> Mask:
-        """Whether the record is in its window, neither late nor early."""
-        return ~(self.late | self.early)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +124,15 @@ class TickClock:
         return [begin for begin in sorted(windows) if self.is_asked(begin, tick_ms)]
 
     def look_by(self, ms: int) -> int:
-        """Return the last moment of a look that is not after a moment."""
-        parts, begin = self._looks_a_tick, _begin(ms, self.every_ms)
+        """Return the last moment of a look until a moment: looks are at each tick's end, and at most 10 s apart.
+
+        >>> clock = TickClock(15_000, 3_600_000, 60_000, 600_000, asks_ticks=False)
+        >>> [clock.look_by(ms) for ms in (0, 7_499, 7_500, 15_000)]
+        [0, 0, 7500, 15000]
+        """
+        parts, begin = -(-self.every_ms // LOOKS_APART_MS), _begin(ms, self.every_ms)
         part = ((ms - begin + 1) * parts - 1) // self.every_ms
         return begin + part * self.every_ms // parts
-
-    def look_moments_after(self, ms: int) -> Iterator[int]:
-        """Yield the moments of looks after a moment, without end: every tick's end, and between at most 10 s apart."""
-        parts, begin = self._looks_a_tick, _begin(ms, self.every_ms)
-        part = ((ms - begin + 1) * parts - 1) // self.every_ms
-        while True:
-            part += 1
-            yield begin + part * self.every_ms // parts
-
-    @property
-    def _looks_a_tick(self) -> int:
-        return -(-self.every_ms // LOOKS_APART_MS)
 
 
 def _begin(ms: int, length_ms: int) -> int:
