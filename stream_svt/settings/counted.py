@@ -12,6 +12,7 @@ from stream_svt.settings.datasets import DatasetDeclaration, period_slot_of
 from stream_svt.settings.document import Found, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
 from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
+from stream_svt.wording import SHOWN, listed
 
 if TYPE_CHECKING:
     from stream_svt.settings.sections import ConfigDocument
@@ -211,12 +212,25 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
 def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
     """Yield advice about sources that are allowed but may be unintended."""
     tested = {(one.source, one.measure) for one in config.monitors}
+    sizes = {one.name: len(one.series_names) for one in config.sources}
+    for number, monitor in enumerate(config.monitors):
+        sweep, size = monitor.append, sizes.get(monitor.source or "", 0)
+        if isinstance(sweep, fields.Sweep) and size > sweep.max_set_size:
+            message = f"a window has {size} series, and a sweep tests {sweep.max_set_size} of them again"
+            yield ("monitors", number, "append"), f"{message}: raise max_set_size"
     for number, source in enumerate(config.sources):
         path = ("sources", number)
         for index, measure in enumerate(source.measures):
             if (source.name, measure.name) not in tested:
                 where = (*path, "measures", index) if "measures" in source.model_fields_set else path
                 yield where, f"no monitor tests measure {quote(measure.name)} of source {quote(source.name)}"
+        names = {source.dataset_at(_SAMPLE_MS, name) for name in source.dataset_names}
+        each = (name for one in config.datasets for name in one.samples(_SAMPLE_MS))
+        if missing := [name for name in each if source.covers(name) and name not in names]:
+            yield (
+                (*path, "dataset"),
+                f"counts nothing for {listed(missing, SHOWN)}: list its name, too",
+            )
         earlier = [one.name for one in config.sources[:number] if one.topic == source.topic]
         if earlier:
             message = f"source {quote(earlier[0])} counts the same topic: a person's losses on their datasets add up"

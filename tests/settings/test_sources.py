@@ -294,3 +294,19 @@ def test_two_sources_on_one_topic_are_noted_as_two_ledgers() -> None:
     notes = {note.field: note.message for note in load_spec(changed(("datasets:", more))).notes}
     assert "a person's losses on their datasets add up" in notes["sources[1].topic"]
     assert "no monitor tests measure 'units' of source 'second'" in notes["sources[1]"]
+
+
+def test_declared_datasets_that_are_never_counted_are_noted() -> None:
+    names = ("field: payload.ward, file: wards.txt", "field: payload.ward, names: [north]")
+    notes = {note.field: note.message for note in wards(names).notes}
+    assert notes["sources[0].dataset"].startswith("counts nothing for ward-south-1970-w02")
+    assert "sources[0].dataset" not in {note.field for note in wards().notes}
+
+
+def test_a_sweep_of_fewer_series_than_a_window_has_is_noted() -> None:
+    def notes(most: int) -> set[str]:
+        sweep = f"append: {{sweep: {{max_set_size: {most}}}}}, correction: annealed"
+        spec = load_spec(changed(("measure: visitors", f"measure: visitors, {sweep}")))
+        return {note.field for note in spec.notes}
+
+    assert notes(4) - notes(5) == {"monitors[0].append"}
