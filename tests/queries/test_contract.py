@@ -8,7 +8,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -23,10 +23,13 @@ from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.protocol.records import Records
 from stream_svt.queries.codec import QueryDecoder, concatenate
+from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER
 from stream_svt.queries.reasons import Reason
 from stream_svt.settings.records import RecordLayout
+from stream_svt.settings.sources import SourceSpec
 from tests.support.avro import AtHand, encode, varint
 from tests.support.avro import record as schema_of
+from tests.support.counts import VISITORS, counting
 from tests.support.engine_play import numbers
 from tests.support.odd_values import AVRO_DATA, COLUMNS, TOKENS
 from tests.support.query_records import (
@@ -70,6 +73,7 @@ class Form:
     layout: RecordLayout | None = None
     schemas: Mapping[int, Any] = field(default_factory=dict)
     headers: tuple[tuple[str, bytes], ...] = ()
+    source: SourceSpec | None = None
     fixed: int = 0
     """Bytes at the beginning that are not to be damaged."""
 
@@ -81,7 +85,8 @@ class Form:
 
     @cached_property
     def decoder(self) -> QueryDecoder:
-        return QueryDecoder("queries", HERE, ["hot", "cold"], self.layout, AtHand(self.schemas))
+        named = ["hot", "cold"], self.layout, AtHand(self.schemas), self.source
+        return QueryDecoder("queries", HERE, *named)
 
     def decode(self, records: Sequence[Any]) -> QueryBatch:
         assert self.decoder.lack(records) == (len(records), "")
@@ -308,7 +313,10 @@ ARROW_COLUMNS = Form(
     ],
     headers=ARROW,
 )  # fmt: skip
-FORMS = {"own JSON": OWN, "mapped JSON": MAPPED, "Avro": AVRO, "columns": ARROW_COLUMNS}
+(REQUESTS,) = counting(VISITORS).sources
+OF_SOURCE = ((SOURCE_HEADER, REQUESTS.digest.encode()), (MEASURE_HEADER, b"errors"))
+COUNTS = replace(ARROW_COLUMNS, headers=(*ARROW, *OF_SOURCE), source=REQUESTS)
+FORMS = {"own JSON": OWN, "mapped JSON": MAPPED, "Avro": AVRO, "columns": ARROW_COLUMNS, "counts": COUNTS}
 each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 

@@ -1,0 +1,144 @@
+"""Topics of counts: whose records are read, for which monitors, and that their length tells nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.protocol.records import LOG_APPEND_TIME, OneRecord, Records
+from stream_svt.queries import codec
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER, query_id, set_id
+from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.queries.reasons import Reason
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.counts import records_of
+from tests.support.counts import HOUR_MS, PAGES, SOURCE, TOPIC, VISITORS, WINDOW_MS, Counts, counting, hours
+
+(REQUESTS,) = counting(VISITORS).sources
+INDEX = DatasetIndex(["a", "b", "c"], partition=0, partitioning=Partitioning(1, "murmur2"))
+GOOD = Counts(REQUESTS, "errors", "a", [1, 2, 3])
+
+
+def decode(records: Sequence[Any], source: SourceSpec = REQUESTS) -> QueryBatch:
+    return QueryDecoder(TOPIC, INDEX, ["m0", "m1"], source=source).decode(records)
+
+
+def of_measures(batch: QueryBatch) -> list[str]:
+    """Return the measure of each row."""
+    assert batch.measured is not None
+    assert np.sum([*batch.measured.values()], axis=0).tolist() == [1] * len(batch)
+    return [next(name for name, mask in batch.measured.items() if mask[row]) for row in range(len(batch))]
+
+
+def test_each_row_is_for_the_monitors_of_its_records_measure():
+    records = [*hours(REQUESTS, [[5]] * 3)]
+    batch = decode(records)
+    rows = len(PAGES) + 1  # with the one that closes the set
+    assert of_measures(batch) == ["visitors"] * rows + ["errors"] * rows + ["visitors"] * rows
+    assert (batch.offset.tolist(), batch.row.tolist()) == (
+        [0] * rows + [1] * rows + [2] * rows,
+        [*range(rows)] * 3,
+    )
+    assert batch.dataset.tolist() == [0] * 2 * rows + [1] * rows
+    assert {*batch.timestamp_ms.tolist()} == {WINDOW_MS + HOUR_MS + 60_000}
+    assert [*batch.series][: rows - 1] == [*PAGES]
+    assert batch.query_id[3] == query_id(WINDOW_MS, WINDOW_MS + HOUR_MS + 60_000)
+    assert batch.markers == {
+        rows * n + rows - 1: set_id(WINDOW_MS, name)
+        for n, name in enumerate(["visitors", "errors", "visitors"])
+    }
+    for other in (None, "others"):  # of no source, and of a measure that the record is not for
+        mask = batch.of_measure(other)
+        assert mask is not None
+        assert not mask.any()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({SOURCE_HEADER: b"0123456789abcdef"}, Reason.NOT_COUNTS),
+        ({SOURCE_HEADER: None}, Reason.NOT_COUNTS),
+        ({"content-type": b"application/json"}, Reason.NOT_COUNTS),
+        ({"content-type": None}, Reason.NOT_COUNTS),
+        ({MEASURE_HEADER: b"error"}, Reason.UNKNOWN_MEASURE),
+        ({MEASURE_HEADER: b"\xff"}, Reason.UNKNOWN_MEASURE),
+        ({MEASURE_HEADER: None}, Reason.UNKNOWN_MEASURE),
+        ({}, Reason.BROKER_TIME),
+    ],
+)
+def test_another_sources_record_and_one_at_a_brokers_time_are_refused_and_disturb_no_neighbour(
+    changed, reason
+):
+    headers = [(name, changed.get(name, value)) for name, value in GOOD.headers]
+    record = OneRecord(7, GOOD.tick, GOOD.key, GOOD.value, [pair for pair in headers if pair[1] is not None])
+    if reason is Reason.BROKER_TIME:
+        record = replace(GOOD, offset=7, timestamp_type=LOG_APPEND_TIME)
+    for records in ([record], Records.of([record])):
+        batch = decode(records)
+        assert (len(batch), batch.rejects, batch.end) == (0, [(7, reason)], 8)
+    batch = decode([GOOD.at(6), record, GOOD.at(8)])
+    assert (batch.rejects, {*batch.offset.tolist()}) == ([(7, reason)], {6, 8})
+    assert {*of_measures(batch)} == {"errors"}
+
+
+def test_the_digest_is_of_what_never_changes_so_that_new_names_are_read_at_once():
+    (later,) = counting(VISITORS, source=SOURCE.replace("s6]", "s6, s7]")).sources
+    (other,) = counting(VISITORS, source=SOURCE.replace("window: 1h", "window: 2h")).sources
+    assert decode([GOOD], later).rejects == []
+    assert decode([GOOD], other).rejects == [(0, Reason.NOT_COUNTS)]
+
+
+def test_a_batch_ends_with_a_record_at_which_it_has_enough_rows(monkeypatch):
+    monkeypatch.setattr(codec, "ROWS_AT_ONCE", 10)
+    records = Records.of(hours(REQUESTS, [[5]] * 5))
+    ends, measures = [], []
+    while records:
+        batch = decode(records)
+        ends.append(batch.end)
+        measures += of_measures(batch)
+        records = records[int(np.searchsorted(records.offset, batch.end)) :]
+    assert ends == [2, 4, 5]
+    assert [name for name, _ in itertools.groupby(measures)] == ["visitors", "errors"] * 2 + ["visitors"]
+
+
+def test_ids_and_sets_of_a_source_have_one_length_and_name_each_query_of_a_dataset_and_measure_once():
+    minutes = range(-60_000 * 60 * 24, 60_000 * 60 * 24 * 400, 3_599_000)
+    ids = [query_id(WINDOW_MS + at, WINDOW_MS + at + 7_000) for at in minutes]
+    sets = [set_id(WINDOW_MS + at, "errors") for at in minutes]
+    assert {*map(len, ids)} == {41}
+    assert {*map(len, sets)} == {27}
+    assert len({*ids}) == len({*sets}) == len(ids)
+    assert query_id(WINDOW_MS, WINDOW_MS + 1000) != query_id(WINDOW_MS, WINDOW_MS + 2000)
+    assert query_id(0, 3_661_000) == "1970-01-01T00:00:00Z/1970-01-01T01:01:01Z"
+
+
+@pytest.mark.parametrize("form", [SOURCE, SOURCE.replace("window", "ask: tick, window")])
+def test_what_a_counter_writes_is_read_as_the_same_records_written_by_hand(form):
+    (source,) = counting(VISITORS, source=form).sources
+    values = np.arange(source.window_list().cells)
+    tick = WINDOW_MS + HOUR_MS
+    written = [*records_of(source, source.window_list(), WINDOW_MS, tick, values)]
+    by_counter = [
+        OneRecord(at, one.timestamp_ms, one.dataset.encode(), one.content, one.headers)
+        for at, one in enumerate(written)
+    ]
+    keys = [(one.dataset, dict(one.headers)[MEASURE_HEADER].decode()) for one in written]
+    by_hand = [
+        Counts(source, measure, name, part.tolist(), tick=tick, offset=at)
+        for at, ((name, measure), part) in enumerate(zip(keys, values.reshape(len(keys), -1), strict=True))
+    ]
+    assert [one.headers for one in by_hand] == [tuple(one.headers) for one in by_counter]
+    found, expected = decode(by_counter, source), decode(by_hand, source)
+    assert (found.rejects, found.markers, found.set_id) == ([], expected.markers, expected.set_id)
+    assert (of_measures(found), found.whole.tolist()) == (of_measures(expected), expected.whole.tolist())
+    rows = [row for row in range(len(found)) if row not in found.markers]
+    for texts in ("series", "query_id"):
+        assert [getattr(found, texts)[row] for row in rows] == [getattr(expected, texts)[row] for row in rows]
