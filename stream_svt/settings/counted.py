@@ -95,7 +95,7 @@ def _followed(
         "bounds": [0, HIGHEST],
     }
     if monitor.get("expected_queries") is None and _rule(monitor) in {"exposure", "optimal"}:
-        followed["expected_queries"] = 1 << (len(source.series_names) - 1).bit_length()
+        followed["expected_queries"] = source.queries_of_a_period
     return followed, problems
 
 

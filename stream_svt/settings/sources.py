@@ -27,6 +27,7 @@ from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     DAY_MS,
+    HORIZON_MS,
     NAME_SLOT,
     PERIODS,
     length_ms,
@@ -368,6 +369,16 @@ class SourceSpec(Strict):
         yield from (("measures", one.path) for measure in self.measures for one in measure.conditions)
 
     # -- what is counted
+
+    @property
+    def queries_of_a_period(self) -> int:
+        """Queries of a measure on one dataset in its period, or in `HORIZON_MS`.
+
+        The number of series is rounded up to a power of two, so that a new name seldom ends a run.
+        """
+        windows = (self.period_ms or HORIZON_MS) // self.window or 1
+        ticks = (self.window + self.lateness) // self.every if self.ask == "tick" else 1
+        return windows * ticks << (len(self.series_names) - 1).bit_length()
 
     @property
     def sensitivity(self) -> int:

@@ -49,7 +49,7 @@ def test_the_first_configuration_loads_and_its_keys_follow() -> None:
     for monitor in spec.monitors:
         assert (monitor.sensitivity, monitor.monotonic, monitor.granularity) == (1, True, 1)
         assert (monitor.bounds, monitor.record, monitor.datasets) == ((0, 2**40), None, ("web-????-??-??",))
-        assert monitor.expected_queries == 8
+        assert monitor.expected_queries == 8 * 24
         assert monitor.covers("web-2026-11-28")
         assert not monitor.covers("web-api-2026-11-28")
     [generator] = spec.generators
@@ -109,7 +109,7 @@ def test_names_of_datasets_come_from_a_file_and_are_applied_with_it() -> None:
     assert found.window_list() == WindowList(
         ("north", "south"), (ListedMeasure("visits", 5), ListedMeasure("patients", 1)), ("",)
     )
-    assert wards().monitors[0].expected_queries == 1
+    assert wards().monitors[0].expected_queries == 7
     with pytest.raises(ConfigError, match="'north' occurs twice"):
         wards(names="north north")
 
@@ -165,10 +165,17 @@ def test_measures_are_one_of_units_by_default_and_a_monitor_needs_not_name_it() 
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 2), (3, 4), (5, 8), (64, 64), (65, 128)])
-def test_expected_queries_are_the_names_rounded_up_to_a_power_of_two(count: int, expected: int) -> None:
+def test_expected_queries_are_those_of_a_day_with_the_names_rounded_up_to_a_power_of_two(
+    count: int, expected: int
+) -> None:
     names = ", ".join(f"p{number}" for number in range(count))
     change = ("[/, /search, /product, /cart, /checkout]", f"[{names}]")
-    assert {one.expected_queries for one in load_spec(changed(change)).monitors} == {expected}
+    assert {one.expected_queries for one in load_spec(changed(change)).monitors} == {24 * expected}
+
+
+def test_a_window_that_is_asked_at_each_tick_has_a_query_for_each() -> None:
+    change = ("window: 1h", "window: 1h\n    ask: tick\n    every: 1m")
+    assert load_spec(changed(change)).monitors[0].expected_queries == 8 * 24 * 61
 
 
 @pytest.mark.parametrize(
@@ -178,8 +185,8 @@ def test_expected_queries_are_the_names_rounded_up_to_a_power_of_two(count: int,
         ("correction: none", None),
         ("correction: 5", None),
         ("correction: {table: [5]}", None),
-        ("correction: optimal", 8),
-        ("correction: {exposure: {false_alerts: 1}}", 8),
+        ("correction: optimal", 8 * 24),
+        ("correction: {exposure: {false_alerts: 1}}", 8 * 24),
     ],
 )
 def test_expected_queries_may_be_written_and_follow_only_where_they_are_used(
