@@ -303,9 +303,6 @@ class WindowList(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
 
 
-_LISTS = {"names", "file"}
-
-
 class SourceSpec(Strict):
     """One raw topic whose events are counted, by windows, for the monitors that name it."""
 
@@ -445,10 +442,9 @@ class SourceSpec(Strict):
 
         Measures of no larger sensitivity may be added, and none is removed: so the sensitivity never changes.
         """
-        content = self.model_dump(mode="json", by_alias=True, exclude={"settle", "measures"})
-        for key in ("series", "dataset"):
-            if content[key]:
-                content[key] = {name: one for name, one in content[key].items() if name not in _LISTS}
+        names = {"listed", "file"}
+        left_out: dict[str, Any] = {"settle": True, "measures": True, "series": names, "dataset": names}
+        content = self.model_dump(mode="json", by_alias=True, exclude=left_out)
         return content | {"sensitivity": self.sensitivity}
 
     @property

@@ -120,6 +120,7 @@ def test_a_bundle_has_the_files_of_series_and_datasets(tmp_path) -> None:
     config = parse_config(text, directory=tmp_path)
     assert config.spec.sources[0].series_names == ("/", "/cart")
     assert config.bundle.files == {"pages.txt": "/\n/cart\n"}
+    assert config.spec.sources[0].digest == source().digest, "names are not in it, wherever they stand"
     assert (
         load_spec(config.bundle.text, read_names=lambda name: config.bundle.files[name].split())
         == config.spec
