@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -343,10 +344,24 @@ def show_config(path: Path, name: str | None) -> None:
 )
 @common.config_option()
 @common.flag("--apply applies", "First apply the file, without asking for confirmation.")
+@common.flag("--with-counter", "Keep 'stream-svt count' running beside the worker.")
+@common.file_option(
+    "--counter-log",
+    "Where the counter logs, for its owner only. Default <application>.counter.log.",
+    metavar="FILE",
+)
 @common.signing_option
 @common.log_level_option
 @common.log_format_option
-def run(path: Path, applies: bool, key_file: Path | None, log_level: str, log_format: str) -> int:
+def run(
+    path: Path,
+    applies: bool,
+    with_counter: bool,
+    counter_log: Path | None,
+    key_file: Path | None,
+    log_level: str,
+    log_format: str,
+) -> int:
     """Run a worker until it is stopped.
 
     Workers share the partitions, and run the datasets and monitors that 'stream-svt apply' applied last. On
@@ -354,8 +369,17 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str, log_fo
     """
     from stream_svt.hosting.faust_app import run as run_service
 
+    if counter_log is not None and not with_counter:
+        raise click.UsageError("--counter-log needs --with-counter.")
     log_to_stderr(log_level, log_format)
     config = common.load(path, is_whole=False)
     if applies:
         apply_file(path, key_file)
-    return run_service(config, reread=lambda: common.load(path, is_whole=False))
+    with contextlib.ExitStack() as stack:
+        if with_counter:
+            from stream_svt.counting.process import beside
+
+            options = ["-c", str(path), "--log-level", log_level, "--log-format", log_format]
+            file = counter_log or Path(f"{config.spec.application}.counter.log")
+            stack.enter_context(beside(options, file))
+        return run_service(config, reread=lambda: common.load(path, is_whole=False))

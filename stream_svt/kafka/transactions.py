@@ -126,6 +126,11 @@ class TransactionalProducer:
         self._unfinished, self._ended = False, time.monotonic()
         return written
 
+    async def require(self, topics: Iterable[str]) -> None:
+        """Raise KafkaError if a topic does not exist; the producer stays usable."""
+        for topic in topics:
+            await wait_for_topic(self._client, topic)
+
     async def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin a transaction on these partitions."""
         if self._unfinished:
@@ -135,8 +140,7 @@ class TransactionalProducer:
         self._repeated_since = None
         await _pause(self._ended + MARKERS - time.monotonic())
         topics = _by_topic(partitions)
-        for topic, _ in topics:
-            await wait_for_topic(self._client, topic)
+        await self.require(topic for topic, _ in topics)
         await self._coordinate(
             AddPartitionsToTxnRequest(self.transactional_id, self._id, self._epoch, topics)
         )

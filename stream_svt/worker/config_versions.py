@@ -111,7 +111,7 @@ async def follow(
 ) -> AsyncGenerator[Version, None]:
     """Yield the version applied last, then every newer one, without end; errors are logged and retried.
 
-    ``on_read`` is called with the moment, in ms since 1970 on this machine's clock, up to which all versions are read.
+    ``on_read`` is called with the offset below which every version was yielded or replaced.
 
     Raises:
         BrokerError: The first answer of the brokers refuses the login or the right to read the topic.
@@ -156,7 +156,6 @@ async def _follow(
                 if number not in (None, found):
                     return  # created again: the caller reads it from its beginning
                 number = found
-                asked_ms = int(time.time() * 1000)
                 end = (await reader.end_offsets([partition]))[partition]
                 batches = await reader.getmany(partition, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(partition)
@@ -170,7 +169,7 @@ async def _follow(
             if version is not None and (version.number, version.digest) != last:
                 last = (version.number, version.digest)
                 yield version
-            on_read(asked_ms)
+            on_read(position)
 
 
 async def read(version: Version, partitions: int) -> AppliedWorkload:

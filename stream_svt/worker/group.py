@@ -294,24 +294,30 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def _check_client(self) -> None:
         """Raise the error that has ended the membership or prevents it."""
-        consumer, doing = self._consumer, f"consumer group {self._name!r}"
+        consumer = self._consumer
         since = (
             None if aiokafka_fixes.has_coordinator(consumer) else self._unreachable_since or time.monotonic()
         )
         self._unreachable_since = since
-        if (ended := aiokafka_fixes.membership_error(consumer)) is not None:
-            raise kafka.explain(ended, doing, group=self._name) from ended
-        try:
-            aiokafka_fixes.check_errors(consumer)
-        except KafkaError as error:
-            meaning = kafka.explain(error, doing, group=self._name)
-            if not isinstance(meaning, kafka.BrokerUnavailable):
-                raise meaning from error
-            log.warning("event=group_error error=%r", str(meaning))
+        check_membership(consumer, self._name)
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)
+
+
+def check_membership(consumer: Any, group: str) -> None:  # noqa: ANN401  aiokafka has no types
+    """Raise the error that has ended a member's membership or prevents it."""
+    doing = f"consumer group {group!r}"
+    if (ended := aiokafka_fixes.membership_error(consumer)) is not None:
+        raise kafka.explain(ended, doing, group=group) from ended
+    try:
+        aiokafka_fixes.check_errors(consumer)
+    except KafkaError as error:
+        meaning = kafka.explain(error, doing, group=group)
+        if not isinstance(meaning, kafka.BrokerUnavailable):
+            raise meaning from error
+        log.warning("event=group_error error=%r", str(meaning))
 
 
 def _listed(numbers: list[int]) -> str:

@@ -1,0 +1,109 @@
+"""The process of a counter, and the process of a worker that keeps one beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from stream_svt.application.config import Config
+from stream_svt.counting.pages import pages_of
+from stream_svt.counting.service import CounterService
+from stream_svt.logs import limit_logs
+from stream_svt.worker.event_loop import collect_rarely, keep_freed_memory
+
+log = logging.getLogger(__name__)
+
+BACKOFF: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds before each start of a counter that has ended."""
+STEADY: Final = 60.0
+"""Seconds of a counter after which the next start is the first one again."""
+END_TIMEOUT: Final = 20.0
+"""Seconds that a counter has to end."""
+
+
+async def run(
+    config: Config,
+    port: int | None,
+    accepts: Iterable[str],
+    tell: Callable[[str], None],
+    *,
+    until_input_ends: bool = False,
+) -> None:
+    """Count until SIGTERM or SIGINT, or until standard input ends; raises permanent errors of the start.
+
+    ``port`` is that of the pages, by default the one after the worker's.
+    """
+    limit_logs()
+    service = CounterService(config, accepts, tell)
+    pages = pages_of(service, port or config.web.port % 65535 + 1)
+    await pages.open()
+    running = asyncio.create_task(service.run(), name="counter")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    if until_input_ends:
+        loop.add_reader(sys.stdin.fileno(), running.cancel)
+    collect_rarely()
+    keep_freed_memory()
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    finally:
+        await pages.close()
+    log.info("event=stopped application=%s", config.spec.application)
+
+
+@contextlib.contextmanager
+def beside(options: Sequence[str], file: Path) -> Iterator[None]:
+    """Keep a counter running while the body runs: ``stream-svt count`` with these options, its output to a file.
+
+    Only its owner may read the file. The counter also ends if this process is killed: its standard input ends then.
+    """
+    output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    os.fchmod(output, 0o600)
+    ending = threading.Event()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def keep() -> None:
+        tries = 0
+        while not ending.is_set():
+            began = time.monotonic()
+            command = [sys.executable, "-m", "stream_svt", "count", "--until-input-ends", *options]
+            # Ctrl-C reaches this process, which then ends the counter.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            )
+            running.append(process)
+            code = process.wait()
+            running.remove(process)
+            if ending.is_set():
+                return
+            tries = 0 if time.monotonic() - began > STEADY else tries
+            seconds = BACKOFF[min(tries, len(BACKOFF) - 1)]
+            log.error("event=counter_ended exit_code=%d again_after=%.0f log=%s", code, seconds, file)
+            ending.wait(seconds)
+            tries += 1
+
+    thread = threading.Thread(target=keep, name="counter", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        for process in [*running]:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_TIMEOUT)
+            process.kill()
+        thread.join(END_TIMEOUT)
+        os.close(output)

@@ -1,0 +1,356 @@
+"""Counts one source: looks by the clock, reads what lies below the looks, and writes the steps of its `Counter`.
+
+What is decided is decided by the counter. Here are the clocks, the clients and the waits. After an error the counter is
+discarded: the next one has the state that is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+from aiokafka.errors import KafkaError
+
+from stream_svt.counting.applied import Applied
+from stream_svt.counting.event_log import EventLog, LogBroken
+from stream_svt.counting.raw import Piece, RawTopic
+from stream_svt.kafka.clients import Cluster, explain
+from stream_svt.monitor.operations import utc
+from stream_svt.queries.avro.registry import SchemaRegistry
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.counter import Counter, SourceStatus
+from stream_svt.sources.events import Fate
+from stream_svt.sources.log import Park
+from stream_svt.worker.shard import describe
+
+log = logging.getLogger(__name__)
+
+IDLE: Final = 0.1
+"""Seconds between two looks at the clock while nothing is to be done."""
+READ_WAIT: Final = 0.2
+"""Seconds that a read waits for records."""
+BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before each retry after an error."""
+STEADY: Final = 60.0
+"""Seconds without an error after which the count of retries begins again."""
+CLOCKS_APART_MS: Final = 60_000
+"""By how much the brokers' clock and this one may differ while looks are taken."""
+SETTINGS_EVERY: Final = 60.0
+"""Seconds between two reads of the raw topic's settings."""
+HELD_UP_SHOWN: Final = 2.0
+"""Seconds after which a partition counts as one that holds up a tick."""
+HELD_UP: Final = 30.0
+"""Seconds after which a partition that holds up a tick is logged, and from then on each minute."""
+LOGGED_EVERY: Final = 60.0
+LOOK_PAUSE: Final = 1.0
+"""Seconds between two attempts at a look, if the first one failed."""
+CLOCKS_PAUSE: Final = 5.0
+"""Seconds between two comparisons of clocks before a source begins or goes on."""
+KEY_BYTES: Final = 16
+"""Bytes of the key of a window's hash."""
+
+
+@dataclass
+class SourceReport:
+    """What pages and metrics show of a source: for the trusted zone.
+
+    Attributes:
+        status: The counter's, None before it has replayed its log.
+        fates: Events by what became of them, since the process began.
+        late: Records stamped before a look that did not cover them.
+        waits: Why nothing is read now, "" if nothing is in the way.
+        clocks_apart_ms: The brokers' clock less this one, at the last look.
+        held_up: For each partition with an open transaction below a look, since when it holds a tick up (monotonic).
+        dropped: Batches that could not be unpacked.
+    """
+
+    spec: SourceSpec
+    status: SourceStatus | None = None
+    fates: Counts[Fate] = field(default_factory=Counts)
+    late: int = 0
+    waits: str = ""
+    clocks_apart_ms: int = 0
+    held_up: dict[int, float] = field(default_factory=dict)
+    dropped: int = 0
+
+    @property
+    def behind_ms(self) -> int:
+        """Time since the oldest tick that is due and not asked, in ms, or 0."""
+        status = self.status
+        if status is None or status.next_tick_ms is None or status.parked:
+            return 0
+        return max(_now_ms() - self.spec.settle - status.next_tick_ms, 0)
+
+
+class SourceLoop:
+    """The loop of one source, on the partition of the event log that it belongs to.
+
+    With ``accepts_loss`` a source that is parked at its start goes on. ``tell`` gets a line for people once it is known
+    when the first answer is due.
+    """
+
+    def __init__(
+        self,
+        report: SourceReport,
+        cluster: Cluster,
+        applied: Applied,
+        schemas: SchemaRegistry,
+        tell: Callable[[str], None],
+        *,
+        accepts_loss: bool = False,
+    ) -> None:
+        self.report, self._name = report, report.spec.name
+        self._cluster, self._applied, self._schemas, self._tell = cluster, applied, schemas, tell
+        self._accepts_loss = accepts_loss
+        self._log: EventLog
+        self._raw: RawTopic
+        self._counter: Counter | None = None
+        self._seen: Mapping[Fate, int] = {}
+        self._pieces: dict[int, Piece] = {}
+        self._waits: dict[str, str] = {}
+        self._logged: dict[object, float] = {}
+        self._brokers_ms, self._asked_at = 0, 0.0
+        self._settings_at = -SETTINGS_EVERY
+        self._next_look = 0.0
+        self._told = False
+
+    @property
+    def needed_offset(self) -> int | None:
+        """Offset of the oldest entry of the log that the source needs; None for none, -1 if that is not known now."""
+        return -1 if self._counter is None else self._counter.needed_offset
+
+    async def run(self, event_log: EventLog) -> None:
+        """Count until the log is broken (raises `LogBroken`) or the task is cancelled; other errors are retried."""
+        self._log, tries = event_log, 0
+        while True:
+            spec, began = self.report.spec, time.monotonic()
+            self._raw = RawTopic(self._cluster, spec.topic, text=spec.format == "json")
+            try:
+                await self._count()
+            except LogBroken:
+                raise
+            except Exception as error:  # noqa: BLE001  a failing source must not stop others
+                tries = 0 if time.monotonic() - began > STEADY else tries
+                known = isinstance(error, KafkaError | OSError | TimeoutError)
+                self._wait_for(
+                    "error", describe(explain(error, f"source {self._name!r}") if known else error)
+                )
+            finally:
+                self._counter = self.report.status = None
+                self._pieces.clear()
+                self.report.held_up.clear()
+                await self._raw.close()
+            await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
+            tries += 1
+
+    async def _count(self) -> None:
+        """Take over what is durable, then look, read and write without end."""
+        counter = Counter(self.report.spec, partial(os.urandom, KEY_BYTES), self._schemas)
+        await self._log.replay(self._name, counter.replay)
+        self._wait_for("error", "")
+        self._counter, self._seen = counter, dict(counter.fates)
+        while not (await self._clocks_agree() and await self._has_begun(counter)):  # noqa: ASYNC110
+            await asyncio.sleep(CLOCKS_PAUSE)
+        while True:
+            self._adopt(counter)
+            behind_ms = counter.source.settle + max(-self.report.clocks_apart_ms, 0)
+            counter.open_windows(self._now(), self._applied.lists(self._name, behind_ms))
+            await self._look(counter)
+            wrote = await self._write(counter)
+            read = await self._read(counter)
+            self._show(counter)
+            await asyncio.sleep(0 if wrote or read else IDLE)
+
+    def _adopt(self, counter: Counter) -> None:
+        """Go on with the source as applied now, if that has changed."""
+        spec = self._applied.source(self._name)
+        if spec is not None and spec != counter.source:
+            counter.adopt(spec)
+            self.report.spec = spec
+
+    # -- clocks
+
+    async def _clocks_agree(self) -> bool:
+        """Compare the brokers' clock with this one; return whether looks may be taken."""
+        self._brokers_ms, self._asked_at = await self._log.brokers_time(), time.monotonic()
+        apart = self.report.clocks_apart_ms = self._brokers_ms - _now_ms()
+        if abs(apart) <= CLOCKS_APART_MS:
+            return True
+        side = "ahead of" if apart > 0 else "behind"
+        self._wait_for(
+            "look", f"the brokers' clock is {abs(apart) / 1000:.0f} s {side} this machine's: set it"
+        )
+        return False
+
+    def _now(self) -> int:
+        """Return the earlier of both clocks: one that is years ahead must not close every window."""
+        return min(_now_ms(), self._brokers_ms + int((time.monotonic() - self._asked_at) * 1000))
+
+    # -- looks
+
+    async def _has_begun(self, counter: Counter) -> bool:
+        """Let a source begin that has no log, and one go on whose loss is accepted; return whether it has begun."""
+        if counter.parked and self._accepts_loss:
+            spans, topic_id = await self._raw.look()
+            counter.accept_loss(self._now(), spans, topic_id)
+            log.warning("event=loss_accepted source=%s reason=%s", self._name, counter.parked)
+        self._accepts_loss = False
+        if counter.has_begun:
+            return True
+        settings = await self._raw.settings()
+        if _is_compacted(settings):
+            self._wait_for(
+                "look", f"{Park.COMPACTED.text}: set cleanup.policy=delete, or count another topic"
+            )
+            return False
+        spans, topic_id = await self._raw.look()
+        begins = counter.reads_back_to(self._now())
+        by_broker = _keeps(settings, _now_ms() - begins)
+        if by_broker:
+            offsets = await self._raw.offsets_at(begins, spans)
+            spans = {partition: (offsets[partition], end) for partition, (_, end) in spans.items()}
+        counter.begin(spans, self._now(), by_broker=by_broker, topic_id=topic_id)
+        log.info("event=source_begins source=%s by_broker=%s", self._name, by_broker)
+        return True
+
+    async def _look(self, counter: Counter) -> None:
+        """Take the look that is due by both clocks."""
+        if counter.look_due(self._now()) is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_PAUSE
+        if not await self._clocks_agree() or (moment := counter.look_due(self._now())) is None:
+            return
+        if time.monotonic() - self._settings_at > SETTINGS_EVERY:
+            self._settings_at = time.monotonic()
+            if _is_compacted(await self._raw.settings()):
+                counter.park(Park.COMPACTED)
+                return
+        counter.look(moment, *await self._raw.look())
+        self._next_look = 0.0
+        missing = ", ".join(map(str, counter.status.missing))
+        lack = f"topic {self.report.spec.topic!r} does not show its partitions {missing} any more"
+        self._wait_for("look", lack if missing else "")
+
+    # -- steps
+
+    async def _write(self, counter: Counter) -> bool:
+        """Write all that the counter wants to be written; return whether it was anything."""
+        wrote = False
+        while (step := counter.step()) is not None:
+            wrote = True
+            if step.entries:
+                counter.stepped(await self._log.write(counter.source, step.entries, step.counts))
+            await asyncio.sleep(0)
+        return wrote
+
+    async def _read(self, counter: Counter) -> bool:
+        """Read and fold records as far as the counter wants them; return whether there were any."""
+        ranges = counter.ranges()
+        self._pieces = {
+            n: one for n, one in self._pieces.items() if n in ranges and ranges[n][0] < one.next_offset
+        }
+        idle = {n: span for n, span in ranges.items() if n not in self._pieces}
+        if idle:
+            wait = 0 if self._pieces else READ_WAIT
+            self._pieces |= {piece.partition: piece for piece in await self._raw.read(idle, wait)}
+        self._note_waits({n: at for n, (at, _) in idle.items() if n not in self._pieces})
+        folded = [await self._fold(counter, piece) for piece in [*self._pieces.values()]]
+        return any(folded)
+
+    async def _fold(self, counter: Counter, piece: Piece) -> bool:
+        """Fold records of a piece as far as the counter takes them; return whether it took any."""
+        took, partition = False, piece.partition
+        self._wait_for("schema", "")
+        while (span := counter.ranges().get(partition)) is not None and span[0] < piece.next_offset:
+            records = piece.records[int(np.searchsorted(piece.records.offset, span[0])) :]
+            until = piece.next_offset
+            count, why = counter.lack(records)
+            if count < len(records):
+                records, until = records[:count], int(records.offset[count])
+                self._wait_for("schema", why)
+            if counter.fold(partition, records, until) == span[0]:
+                break
+            took = True
+            await asyncio.sleep(0)
+        return took
+
+    # -- what is shown
+
+    def _note_waits(self, pending: Mapping[int, int]) -> None:
+        """Note since when partitions have no committed record at the offset where they are read next."""
+        now, held_up = time.monotonic(), self.report.held_up
+        self.report.held_up = {n: held_up.get(n, now) for n in pending}
+        for partition, since in self.report.held_up.items():
+            if now - since > HELD_UP and self._is_due(partition):
+                place = f"--topic {self.report.spec.topic} --partition {partition}"
+                log.warning(
+                    "event=open_transaction source=%s partition=%d offset=%d seconds=%.0f command=%r",
+                    self._name,
+                    partition,
+                    pending[partition],
+                    now - since,
+                    f"kafka-transactions.sh --bootstrap-server {self._cluster.config.bootstrap_servers[0]} abort "
+                    f"{place} --start-offset {pending[partition]}",
+                )
+
+    def _wait_for(self, cause: str, text: str) -> None:
+        """Show and log why nothing goes on, for one cause; "" for nothing in the way."""
+        self._waits[cause] = text
+        self.report.waits = "; ".join(filter(None, self._waits.values()))
+        if text and self._is_due(text):
+            log.warning("event=source_waits source=%s error=%r", self._name, text)
+
+    def _is_due(self, subject: object) -> bool:
+        """Return whether to log about a subject again."""
+        now = time.monotonic()
+        if now - self._logged.get(subject, -LOGGED_EVERY) < LOGGED_EVERY:
+            return False
+        self._logged[subject] = now
+        return True
+
+    def _show(self, counter: Counter) -> None:
+        """Update what pages show, and tell once when the first answer is due."""
+        report, status = self.report, counter.status
+        report.fates.update({fate: count - self._seen[fate] for fate, count in counter.fates.items()})
+        self._seen, report.status, report.dropped = dict(counter.fates), status, self._raw.dropped
+        if status.parked and self._is_due(status.parked):
+            remedy = f"stream-svt count -c FILE --accept-loss {self._name}"
+            log.critical(
+                "event=source_parked source=%s reason=%s error=%r remedy=%r",
+                self._name,
+                status.parked,
+                status.parked.text,
+                remedy,
+            )
+        if not self._told and status.next_tick_ms is not None:
+            self._told = True
+            due = utc(status.next_tick_ms + report.spec.settle)
+            self._tell(f"{self._name}: reads topic {report.spec.topic}; the next answer is due at {due}")
+
+
+def explained(error: BaseException) -> BaseException:
+    """Return an error of the client's in words with a remedy, another as it is."""
+    return explain(error, "counting") if isinstance(error, KafkaError | OSError | TimeoutError) else error
+
+
+def _is_compacted(settings: Mapping[str, str]) -> bool:
+    return "compact" in settings.get("cleanup.policy", "")
+
+
+def _keeps(settings: Mapping[str, str], ms: int) -> bool:
+    """Return whether a topic has brokers' timestamps, and by its settings keeps every record for some time."""
+    kept = int(settings.get("retention.ms", "0"))
+    is_kept = (kept == -1 or kept >= ms) and settings.get("retention.bytes", "-1") == "-1"
+    return settings.get("message.timestamp.type") == "LogAppendTime" and is_kept
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
