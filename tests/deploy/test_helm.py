@@ -190,8 +190,10 @@ def test_a_wrong_value_is_refused_by_its_name(helm, arguments, said):
 # What starts anew, and when
 
 
-def test_another_monitor_starts_a_job_and_no_worker_another_connection_both(render, objects, tmp_path):
-    def changed(before: str, after: str) -> tuple[bool, bool]:
+def test_another_monitor_or_source_starts_a_job_alone_and_another_connection_everything(
+    render, objects, tmp_path
+):
+    def changed(before: str, after: str) -> tuple[bool, bool, bool]:
         file = tmp_path / "monitors.yaml"
         text = CONFIG.read_text()
         assert before in text
@@ -199,10 +201,12 @@ def test_another_monitor_starts_a_job_and_no_worker_another_connection_both(rend
         others = render(*ALL, f"--set-file=config={file}")
         assert others["ConfigMap", WORKER]["data"]["monitors.yaml"] == file.read_text()
         names = [one["Job", APPLY]["metadata"]["name"] for one in (objects, others)]
-        return names[0] != names[1], pods(objects)[WORKER] != pods(others)[WORKER]
+        started = (pods(objects)[one] != pods(others)[one] for one in (WORKER, COUNTER))
+        return (names[0] != names[1], *started)
 
-    assert changed("threshold: 500", "threshold: 600") == (True, False)
-    assert changed("username: stream-svt", "username: other") == (True, True)
+    assert changed("threshold: 500", "threshold: 600") == (True, False, False)
+    assert changed("datasets:", "sources: [{name: clicks}]\ndatasets:") == (True, False, False)
+    assert changed("username: stream-svt", "username: other") == (True, True, True)
 
 
 def test_a_new_image_starts_everything(render, objects):

@@ -79,7 +79,7 @@ containers:
       periodSeconds: 10
       timeoutSeconds: 5
       failureThreshold: 3
-    # Not ready while a shard, a source or a destination waits for an operator; the others go on.
+    # Not ready while a shard or a destination waits for an operator; the others go on.
     readinessProbe:
       httpGet: {path: /health/ready, port: web}
       periodSeconds: 5
