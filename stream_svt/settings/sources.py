@@ -195,9 +195,8 @@ def _condition(path: str, value: object) -> Condition:
         raise ValueError(f"expected texts, or at_least, below or both, found {quote(unknown)}{near}")
     limits = {name: fields.number(limit) for name, limit in value.items()}
     for name, limit in limits.items():
-        if (
-            abs(limit) >= WHOLE_LIMIT or (limit * PARTS).denominator != 1
-        ):  # numbers of events are exact up to there
+        # Numbers of events are told apart up to there.
+        if abs(limit) >= WHOLE_LIMIT or (limit * PARTS).denominator != 1:
             wrong = f"{name} must be less than 2^62 in size, with at most 18 decimals"
             raise ValueError(f"{wrong}, found {quote(value[name])}")
     if len(limits) == 2 and limits["at_least"] >= limits["below"]:

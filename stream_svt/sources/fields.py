@@ -27,8 +27,6 @@ from stream_svt.sources import times
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*")
 _TEXT_TYPES: Final = {str, type(None)}
-_LONG: Final = 10 ** (LONGEST_TEXT - 1)
-"""Larger integers may be too long a text."""
 
 
 class Literal(str):
@@ -38,7 +36,7 @@ class Literal(str):
 
 
 class Texts(NamedTuple):
-    """Texts in UTF-8 as slices of a buffer: 1 to 256 characters; a length of -1 stands for none."""
+    """Texts in UTF-8 as slices of a buffer, of at most 256 characters; a length below 1 stands for none."""
 
     buffer: bytes
     start: Integers
@@ -136,9 +134,7 @@ class ValueColumn(Column):
         """See `Column`."""
         if self._types <= _TEXT_TYPES:
             return self._values
-        if self._types == {int} and -_LONG < min(self._values) <= max(self._values) < _LONG:
-            return [*map(str, self._values)]
-        return [*map(_text, self._values)]
+        return [*map(str if self._types == {int} else _text, self._values)]
 
     @property
     def texts(self) -> Texts:
@@ -152,7 +148,7 @@ class ValueColumn(Column):
         if len(buffer) > len(joined):
             length = np.fromiter((len(word.encode()) for word in words), np.int64, len(words))
         start = np.cumsum(length) - length
-        return Texts(buffer, start, np.where((size < 1) | (size > LONGEST_TEXT), -1, length))
+        return Texts(buffer, start, np.where(size > LONGEST_TEXT, -1, length))
 
     def among(self, texts: frozenset[str]) -> Mask:
         """See `Column`."""
@@ -187,7 +183,7 @@ def _text(value: object) -> str | None:
     """Return the text of a value, None if it is none."""
     if type(value) is str:
         return value
-    if type(value) is int and -_LONG < value < 10 * _LONG:
+    if type(value) is int:
         return str(value)
     return ("true" if value else "false") if type(value) is bool else None
 
@@ -244,8 +240,7 @@ class AvroColumn(Column):
         if self._kinds == {LeafKind.INTEGER}:
             wanted = [one for one in _integers(texts) if abs(one) < WHOLE_LIMIT]
             if len(wanted) == len(_integers(texts)):
-                found: Mask = np.isin(self.numbers.whole, wanted) & self.numbers.is_finite
-                return found
+                return np.isin(self.numbers.whole, wanted)
         return super().among(texts)
 
     def _written(self) -> Numbers:

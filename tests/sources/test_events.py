@@ -6,6 +6,7 @@ import json
 import random
 from decimal import Decimal
 from fractions import Fraction
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -110,6 +111,21 @@ def test_what_is_not_one_object_is_unreadable(value: bytes):
     assert [row.unit for row in together] == ["ann", "", "", "bob"]
 
 
+def called_at(depth: int, value: bytes) -> Row:
+    return called_at(depth - 1, value) if depth else one(value)
+
+
+@pytest.mark.parametrize(
+    "around", [b"%b", b"[%b]", b'{"x":%b}', b'["]",%b,"["]', rb'["\\",%b]', rb'["\"",%b]']
+)
+def test_how_deep_a_record_may_be_nested_does_not_depend_on_the_caller(around: bytes):
+    for depth, fate in ((450, Fate.COUNTED), (520, Fate.UNREADABLE), (700, Fate.UNREADABLE)):
+        content = around.replace(b"%b", b"[" * depth + b"]" * depth)
+        assert {called_at(frames, line()[:-1] + b',"x":' + content + b"}").fate for frames in (0, 300)} == {
+            fate
+        }
+
+
 @pytest.mark.parametrize("value", [None, b""])
 def test_a_record_without_a_value_is_no_event(value: bytes | None):
     assert one(value) == Row(Fate.EMPTY)
@@ -121,6 +137,8 @@ def test_whitespace_order_and_other_fields_do_not_matter():
     values += [json.dumps(dict(reversed(EVENT.items())) | {"x": {"user": [1, {"user": "b"}]}}).encode()]
     values += [line(x="[" * 1000), line(x=[[]] * 1000), line(x="y" * 100_000), line(x=10**4200, y="\0")]
     values += [with_tokens(x="1" * 5000), with_tokens(x=json.dumps("[" * 600 + '"\\' * 3))]
+    values += [line(x="\\", y="[" * 600), line(x='\\"', y="[" * 600), line(x='"\\', y="{" * 600)]
+    values += [with_tokens(x="[" * 400 + "]" * 400), with_tokens(x="[" + "{}," * 900 + "[]]")]
     assert {*read(reader_of(source()), values)} == {one(line())}
 
 
@@ -396,6 +414,31 @@ def test_an_event_in_any_company_is_what_it_is_alone(changes: dict[str, Any], fi
             company = read(reader, [values[row] for row in order], [keys[row] for row in order])
             assert company == [alone[row] for row in order]
     assert {Fate.COUNTED, Fate.EMPTY, Fate.UNREADABLE} <= {*seen}
+
+
+TWO = b'{"user":"ann","ts":1}\n{"user":"bob","ts":1}'
+"""Two objects: with two parts of one object there are as many objects as records."""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b'{"user":"ann","x":[1,', b'{"y":2}],"ts":1}'),
+        (b'{"user":"ann","x":[{}', b',{}],"ts":1}'),
+        (b'{"user":"ann","x":[{}', b'{"y":2}],"ts":1}'),
+        (b'{"user":"ann","x":"}', b'{","ts":1}'),
+        (b'{"user":"ann","}', b'{":1,"ts":1}'),
+        (b'{"user":"ann","ts":1', b"}"),
+        (b"{", b'"user":"ann","ts":1}'),
+        (b'{"user":"ann","ts":1}{"user":"bob","ts":1}', b" "),
+    ],
+)
+def test_parts_of_objects_in_different_records_are_never_joined(parts: tuple[bytes, bytes]):
+    reader = reader_of(source())
+    for order in permutations([*parts, TWO]):
+        found = read(reader, [line(), *order, line(user="bob")])
+        assert [row.unit for row in found] == ["ann", "", "", "", "bob"]
+        assert {row.fate for row in found[1:4]} == {Fate.UNREADABLE}
 
 
 @settings(deadline=None, max_examples=150)
