@@ -114,6 +114,7 @@ class SourceLoop:
         self._raw: RawTopic
         self._counter: Counter | None = None
         self._seen: Mapping[Fate, int] = {}
+        self._late = self._dropped = 0
         self._pieces: dict[int, Piece] = {}
         self._waits: dict[str, str] = {}
         self._logged: dict[object, float] = {}
@@ -156,7 +157,7 @@ class SourceLoop:
         counter = Counter(self.report.spec, partial(os.urandom, KEY_BYTES), self._schemas)
         await self._log.replay(self._name, counter.replay)
         self._wait_for("error", "")
-        self._counter, self._seen = counter, dict(counter.fates)
+        self._counter, self._seen, self._late, self._dropped = counter, dict(counter.fates), 0, 0
         while not (await self._clocks_agree() and await self._has_begun(counter)):  # noqa: ASYNC110
             await asyncio.sleep(CLOCKS_PAUSE)
         while True:
@@ -320,7 +321,10 @@ class SourceLoop:
         """Update what pages show, and tell once when the first answer is due."""
         report, status = self.report, counter.status
         report.fates.update({fate: count - self._seen[fate] for fate, count in counter.fates.items()})
-        self._seen, report.status, report.dropped = dict(counter.fates), status, self._raw.dropped
+        report.late += counter.late_records - self._late
+        report.dropped += self._raw.dropped - self._dropped
+        self._seen, self._late, self._dropped = dict(counter.fates), counter.late_records, self._raw.dropped
+        report.status = status
         if status.parked and self._is_due(status.parked):
             remedy = f"stream-svt count -c FILE --accept-loss {self._name}"
             log.critical(

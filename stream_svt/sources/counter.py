@@ -116,7 +116,8 @@ class Counter:
     """The counter of one source.
 
     After an error, and after a transaction whose outcome is not known, it is of no use any more: its owner makes
-    another one, and replays the log.
+    another one, and replays the log. ``late_records`` counts records that a broker stamped before a look that did not
+    cover them.
 
     Args:
         source: The source, as applied last.
@@ -129,6 +130,7 @@ class Counter:
     ) -> None:
         self.source, self.state = source, State(TickClock.of(source))
         self.fates: dict[Fate, int] = dict.fromkeys(Fate, 0)
+        self.late_records = 0
         self._draw_key, self._schemas = draw_key, schemas
         self._reader = EventReader(source, schemas)
         self._queued: list[Entry] = []
@@ -244,9 +246,9 @@ class Counter:
             self._queued.append(Look(moment_ms, ends, begins))
 
     def park(self, reason: Park) -> None:
-        """Park the source at once: nothing more is read or asked."""
+        """Park the source: no more looks are taken, but those before are served."""
         if self.parked is None:
-            self._queued.append(Parked(reason, serves=False))
+            self._queued.append(Parked(reason, serves=True))
 
     def accept_loss(self, now_ms: int, spans: Spans, topic_id: str) -> None:
         """Accept the loss for which the source is parked.
@@ -427,6 +429,8 @@ class Counter:
         def drop(rows: Mask, why: Fate) -> None:
             fate[rows & (fate == Fate.COUNTED)] = why
 
+        covered = max(state.served_ms, state.served_ms if state.asked is None else state.asked)
+        self.late_records += int((by_broker & (records.timestamp < covered)).sum())
         drop(by_broker & (records.timestamp > limit.moment_ms + FAR_AHEAD_MS), Fate.FAR_AHEAD)
         drop(~by_broker & (records.offset < state.floors.get(partition, 0)), Fate.NOT_ASKED)
         drop(placed.window < state.first, Fate.NOT_ASKED)

@@ -131,6 +131,7 @@ class State:
         queue: Looks that are not served yet, with their offsets in the log; and among them accepted losses, which take
             effect in their turn. The first look is the limit of reading.
         jumps: Number of accepted losses that took effect.
+        served_ms: Moment of the newest look of which all records are folded, long ago before the first.
     """
 
     def __init__(self, clock: TickClock) -> None:
@@ -284,12 +285,14 @@ class State:
                     self.offsets.setdefault(partition, begin)
                 if head.moment_ms >= self.next_tick or not self.is_read(head):
                     return
+                self.served_ms = head.moment_ms
             self.queue.popleft()
 
     def _jump(self, accepted: Accepted) -> None:
         """Go on at the ends, without the windows that begin too early."""
         self.jumps += 1
-        self.offsets, self.first = dict(accepted.offsets), max(self.first, accepted.first)
+        self.offsets, self.floors = dict(accepted.offsets), {}
+        self.first = max(self.first, accepted.first)
         self.windows = {begin: one for begin, one in self.windows.items() if begin >= self.first}
         self.next_window = self.first
         while self.next_window in self.windows and self.windows[self.next_window].is_whole:
