@@ -429,7 +429,7 @@ class Counter:
         def drop(rows: Mask, why: Fate) -> None:
             fate[rows & (fate == Fate.COUNTED)] = why
 
-        covered = max(state.served_ms, state.served_ms if state.asked is None else state.asked)
+        covered = max(state.served_ms, state.asked or 0)
         self.late_records += int((by_broker & (records.timestamp < covered)).sum())
         drop(by_broker & (records.timestamp > limit.moment_ms + FAR_AHEAD_MS), Fate.FAR_AHEAD)
         drop(~by_broker & (records.offset < state.floors.get(partition, 0)), Fate.NOT_ASKED)

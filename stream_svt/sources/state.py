@@ -148,6 +148,7 @@ class State:
         self.windows: dict[int, OpenWindow] = {}
         self.queue: deque[tuple[int, Look | Accepted]] = deque()
         self.jumps = 0
+        self.served_ms = _NEVER
         self._park: tuple[int, Parked] | None = None
         self._is_incomplete = False
 
