@@ -43,5 +43,5 @@ def count(
     from stream_svt.counting.process import run
 
     log_to_stderr(log_level, log_format)
-    config = common.load(path, is_whole=False)
+    config = common.load(path, is_whole=False, for_counter=True)
     asyncio.run(run(config, port, accepts, say, until_input_ends=until_input_ends))
