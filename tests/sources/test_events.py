@@ -193,6 +193,14 @@ def test_fields_have_any_names(name: str):
     assert [row.unit for row in read(reader, values)] == ["bob", "bob", "", "", ""]
 
 
+def test_one_path_that_is_blocked_leads_no_other_path_elsewhere():
+    reader = reader_of(
+        source(unit="payload.after.user", series={"field": "meta.page", "names": ["/"]}, time=None)
+    )
+    blocked = b'{"payload":{"user":"ann","after":{}},"user":"bob","meta":"/"}'
+    assert read(reader, [blocked, b'{"payload":{"user":"ann"},"meta":"/"}']) == [Row(Fate.NO_UNIT)] * 2
+
+
 def test_the_record_s_key_is_a_path():
     keys = [b"ann", b"", None, b"\xff", b"1", "é".encode(), b"x" * 257, b"\xed\xa0\x80", b'"ann"']
     rows = read(reader_of(source(unit="key")), [line()] * len(keys), keys)
