@@ -510,8 +510,7 @@ class Counter:
         records = chain.from_iterable(
             records_of(self.source, listed, window, tick, values) for listed, window, values in counts
         )
-        standing = state.standing(self._positions())
-        yield self._fly((Done(tick, state.needed_after(tick), standing),), records)
+        yield self._fly((state.done(tick, self._positions()),), records)
 
     def _fly(self, entries: tuple[Entry, ...], counts: Iterable[CountsRecord] = ()) -> Step:
         self._flight = entries

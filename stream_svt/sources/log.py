@@ -114,11 +114,13 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """A tick was asked; its counts are in the same transaction.
 
-    ``needed`` is the offset of the oldest entry of this source that is needed after this one, None if none is.
+    ``needed`` is the offset of the oldest entry of this source that is needed after this one, ``looks`` that of the
+    first look, or accepted loss, that is not served; None if there is none.
     """
 
     tick: int
     needed: int | None
+    looks: int | None
     standing: Standing
 
 

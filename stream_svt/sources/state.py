@@ -187,17 +187,21 @@ class State:
         """Pairs of all open windows."""
         return sum(tally.pairs for window in self.windows.values() for tally in window.tallies.values())
 
-    def standing(self, offsets: Offsets) -> Standing:
-        """Return the small part of the state, with other offsets."""
-        ends, floors = dict(self.ends), dict(self.floors)
-        return Standing(self.topic_id, self.first, self.next_window, self.looked_ms, ends, offsets, floors)
-
-    def needed_after(self, tick: int) -> int | None:
-        """Return the offset of the oldest entry that is needed once a tick is asked, None if none is."""
-        offsets = [one.offset for begin, one in self.windows.items() if self.clock.close_of(begin) > tick]
-        offsets += [offset for offset, _ in self.queue]
-        offsets += [self._park[0]] if self._park else []
-        return min(offsets, default=None)
+    def done(self, tick: int, offsets: Offsets) -> Done:
+        """Return the entry that says that a tick is asked, and that records are folded up to some offsets."""
+        looks = self.queue[0][0] if self.queue else None
+        needed = [one.offset for begin, one in self.windows.items() if self.clock.close_of(begin) > tick]
+        needed += [one for one in (looks, self._park and self._park[0]) if one is not None]
+        standing = Standing(
+            topic_id=self.topic_id,
+            first=self.first,
+            next_window=self.next_window,
+            looked_ms=self.looked_ms,
+            ends=dict(self.ends),
+            offsets=offsets,
+            floors=dict(self.floors),
+        )
+        return Done(tick, min(needed, default=None), looks, standing)
 
     def apply(self, offset: int, entry: Entry) -> None:
         """Apply the durable entry at an offset of the log; in the order of offsets, from any offset on."""
@@ -257,12 +261,14 @@ class State:
         self._stand(entry.standing)
         self.asked, self.has_begun = entry.tick, True
         needed = self.needed = offset if entry.needed is None else entry.needed
-        # Of older entries only some may be left: what they say is over.
-        self.queue = deque(one for one in self.queue if one[0] >= needed)
+        # Of what came before only some entries may be left in the log: what they say may be over.
+        looks = offset if entry.looks is None else entry.looks
+        self.queue = deque(one for one in self.queue if one[0] >= looks)
         self._park = self._park if self._park and self._park[0] >= needed else None
         self._is_incomplete = self.oldest is None or needed < self.oldest
         for begin, window in list(self.windows.items()):
-            if window.offset < needed or self.clock.close_of(begin) <= entry.tick:
+            is_over = window.offset < needed or begin < self.first
+            if is_over or self.clock.close_of(begin) <= entry.tick:
                 del self.windows[begin]
             else:
                 window.counted(entry.tick)
@@ -270,7 +276,8 @@ class State:
     def _accept(self, offset: int, entry: Accepted) -> None:
         if entry.clears:
             self.queue.clear()
-        self.has_begun, self._park, self._is_incomplete = True, None, False
+            self.has_begun = True
+        self._park, self._is_incomplete = None, False
         self.topic_id, self.ends = entry.topic_id, dict(entry.offsets)
         self.looked_ms = max(self.looked_ms, entry.moment_ms)
         self.queue.append((offset, entry))
