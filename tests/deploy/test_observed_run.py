@@ -24,6 +24,7 @@ from stream_svt.errors import ConfigError
 from tests.support.blindness import NAMES, ROWS, TOO_SMALL, Night, Seen, Told, play, told
 from tests.support.grafana import Asked, expressions, load, lookup, panels, substituted, variables
 from tests.support.observed import (
+    COUNTED,
     PARTITIONS,
     RHO,
     SCRAPE,
@@ -156,7 +157,7 @@ async def _both(run: Observed, night: Night, posted: Alertmanager) -> None:
 
 
 async def _run(run: Observed, begun: asyncio.Event) -> None:
-    """Two workers, of which one is killed and started again, and a forwarder; on until all has been seen."""
+    """Two workers, of which one is killed and started again, a counter and a forwarder; on until all has been seen."""
     fleet = run.fleet
     ours = f'{{application="{fleet.application}"}}'
 
@@ -167,6 +168,7 @@ async def _run(run: Observed, begun: asyncio.Event) -> None:
 
     async with fleet.feeding() as feed:
         first, second = [fleet.serve(file=file) for file in fleet.files]
+        fleet.count()
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
         await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120)
@@ -181,7 +183,7 @@ async def _run(run: Observed, begun: asyncio.Event) -> None:
         projected = (
             f'count(stream_svt:budget_exhaustion:seconds{{application="{fleet.application}", bound="late"}})'
         )
-        await until(seen(projected, len(fleet.names) - 1), 60)
+        await until(seen(projected, len({*fleet.names, COUNTED} - {SMALL})), 60)
         await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60)
         await until(lambda: {one["labels"]["alertname"] for one in run.alerts()} >= EXPECTED, 60)
         delivered = f'{{instance="127.0.0.1:{fleet.forward_port}", outcome="delivered"}}'
@@ -208,7 +210,7 @@ def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
     choices = observed.choices(uid)
     assert choices, "the variables offer something to choose"
     if uid == pages.DATASET:
-        assert {choice["dataset"] for choice in choices} == set(observed.fleet.names)
+        assert {choice["dataset"] for choice in choices} == {*observed.fleet.names, COUNTED}
     dashboard = DASHBOARDS[uid]
     missing = [
         f"{asked}\n  shows nothing for {choice}"
@@ -280,7 +282,7 @@ def test_the_budgets_shown_are_those_of_the_workers(observed):
         )
     }
     assert shown == pytest.approx(observed.spent)
-    assert set(shown) == set(observed.fleet.names)
+    assert set(shown) == {*observed.fleet.names, COUNTED}
 
 
 # Ways to be blind

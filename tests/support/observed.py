@@ -18,9 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from stream_svt.operate.check import create_missing
 from tests.support.forwarding import Forwarder
-from tests.support.process import free_port
+from tests.support.process import COMMAND, Process, free_port
 from tests.support.prometheus import DEPLOY
+from tests.support.topics import CLOCK, create_topics
 from tests.support.worker import Scene
 
 PARTITIONS = 2
@@ -30,8 +32,10 @@ COMPRESSION = 24
 """How many times shorter the ranges of rules are here."""
 WORKERS = 2
 HIGH, LOW = 50_000, 100
-SMALL, RHO = "shop-small", "shop-south"
-"""Datasets: one that is soon exhausted, one that counts rho."""
+SMALL, RHO, COUNTED = "shop-small", "shop-south", "visits"
+"""Datasets: one that is soon exhausted, one that counts rho, and one that a source fills."""
+VISITS = 10
+"""Events in a tenth of a second, each of another user."""
 
 SPEC = """
 application: {application}
@@ -47,15 +51,21 @@ datasets:
   - {{name: shop-centre, limit: {{epsilon: 30}}, unit: one basket, horizon: 365d}}
   - {{name: shop-airport, limit: {{epsilon: 30}}, unit: one basket}}
   - {{generate: "shop-{{iso_week}}", from: {monday}, until: {next_monday}, limit: {{epsilon: 30}}, unit: one basket}}
+  - {{name: visits, limit: {{epsilon: 30}}, horizon: 30d}}
+sources:
+  - {{name: clicks, topic: {application}.clicks, unit: user, window: 2s, every: 1s, lateness: 1s, ahead: 0,
+     settle: 300ms, dataset: visits}}
 monitors:
+  - {{name: busy, source: clicks, measure: units, epsilon: 1, cutoff: 3, threshold: 50, mute: none, max_runs: off,
+     expected_queries: 1000}}
   - {{name: hot-items, epsilon: 1, cutoff: 3, {common},
      append: {{retry: {{attempts: 6, lifetime: 100000, capacity: 200, every: 400}}}}}}
   - {{name: far-items, mechanism: adaptive, epsilon: 1, cutoff: 4, mute: none, {common}}}
   - {{name: first-item, epsilon: 1/4, cutoff: 1, on_halt: stop, {common}}}
 """
 COMMON = (
-    "topic: {application}.counts, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 5000, "
-    "expected_queries: 100000, max_runs: off"
+    'topic: {application}.counts, datasets: ["shop-*"], sensitivity: 1, monotonic: true, bounds: [0, 100000], '
+    "threshold: 5000, expected_queries: 100000, max_runs: off"
 )
 FORWARD = """
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
@@ -154,6 +164,7 @@ class Fleet(Watched):
         places = ("airport", "north", "east", "west", "centre")
         self.names = [SMALL, RHO, *(f"shop-{place}" for place in places), self.week]
         self.files = [self.write() for _ in range(WORKERS)]
+        self.counter_port = free_port()
         self.newsworthy: set[str] = set()
         """Datasets with high counts."""
 
@@ -167,10 +178,21 @@ class Fleet(Watched):
             common=COMMON.format(application=self.application),
         )
 
+    @property
+    def all_ports(self) -> list[int]:
+        return [*super().all_ports, self.counter_port]
+
+    def count(self) -> None:
+        """Start a counter."""
+        command = [*COMMAND, "count", "-c", str(self.files[0]), "--port", str(self.counter_port)]
+        self.services.append(Process(command, self.counter_port, self.directory / "counter.log"))
+
     @contextlib.asynccontextmanager
     async def feeding(self) -> AsyncIterator[asyncio.Task[None]]:
-        """Create the topics and start the queries, which end with the task returned; leave no process behind."""
+        """Create the topics and start queries and events, which end with the task returned; leave no process behind."""
+        await create_topics(self.servers, {f"{self.application}.clicks": 1}, CLOCK)
         async with self.on_stage():
+            await create_missing(self.config(), self.config().cluster())
             feed = asyncio.create_task(self._feed())
             try:
                 yield feed
@@ -184,6 +206,9 @@ class Fleet(Watched):
             for place, dataset in enumerate(self.names):
                 for text in self._burst(dataset, place, tick):
                     await self.producer.send(self.queries, text, key=dataset.encode())
+            for number in range(VISITS):
+                event = json.dumps({"user": f"{tick}-{number}"}).encode()
+                await self.producer.send(f"{self.application}.clicks", event)
             await asyncio.sleep(0.1)
 
     def _burst(self, dataset: str, place: int, tick: int) -> Iterator[bytes]:
