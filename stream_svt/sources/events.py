@@ -168,10 +168,10 @@ class EventReader:
         if self._source.format == "json":
             return self._read_json(records)
         number = schema_numbers(records)
-        unusable = [one for one in np.unique(number).tolist() if one >= 0 and self._known[one] is None]
-        number[np.isin(number, unusable)] = _UNUSABLE
         if len(number) and (number == number[0]).all():
             return self._read_avro(records, number.item(0))
+        unusable = [one for one in np.unique(number).tolist() if one >= 0 and self._known[one] is None]
+        number[np.isin(number, unusable)] = _UNUSABLE
         rows = [np.flatnonzero(number == one) for one in np.unique(number)]
         parts = [self._read_avro(records.taken(some), number.item(some[0])) for some in rows]
         return _scattered(len(records), rows, parts, len(self._source.measures))
@@ -187,7 +187,7 @@ class EventReader:
         """Return the events of records of one schema, of none (-1) or of unusable ones."""
         schema = self._known.get(number)
         if schema is None:
-            fate = Fate.UNUSABLE_SCHEMA if number == _UNUSABLE else Fate.UNREADABLE
+            fate = Fate.UNREADABLE if number == -1 else Fate.UNUSABLE_SCHEMA
             return self._events(records, {}, np.full(len(records), fate, np.uint8))
         source = Source(records.buffer, records.value_start + HEADER, records.value_length - HEADER)
         located = schema.locate(source, np.arange(len(records)))
@@ -222,17 +222,23 @@ class EventReader:
             else times.in_range(records.timestamp)
         )
         buffer, start, length = columns[source.unit].texts
-        matches = matching(source.conditions)
-        measures = np.stack([matching(one.conditions) for one in source.measures], axis=1)
-        for mask, why in (
-            (~matches, Fate.FILTERED),
-            (~measures.any(axis=1), Fate.NO_MEASURE),
-            (length < 1, Fate.NO_UNIT),
-            (event_ms < 0, Fate.NO_TIME),
+        measures = [matching(one.conditions) for one in source.measures]
+        for fits, why in (
+            (matching(source.conditions), Fate.FILTERED),
+            (np.logical_or.reduce(measures), Fate.NO_MEASURE),
+            (length > 0, Fate.NO_UNIT),
+            (event_ms != times.NO_TIME, Fate.NO_TIME),
         ):
-            fate[mask & (fate == Fate.COUNTED)] = why
+            np.putmask(fate, ~fits & (fate == Fate.COUNTED), why)
         series, dataset = coded(source.series.field if source.series else None), coded(source.dataset_field)
-        return Events(fate, event_ms, (buffer, start, np.maximum(length, 0)), series, dataset, measures)
+        return Events(
+            fate,
+            event_ms,
+            (buffer, start, np.maximum(length, 0)),
+            series,
+            dataset,
+            np.stack(measures, axis=1),
+        )
 
 
 def _decoded(key: bytes | None) -> str | None:

@@ -69,6 +69,9 @@ class Names:
 class Column(ABC):
     """The values at a path, by event."""
 
+    is_integers: bool
+    """Whether no value is of another type; in Avro there may be none."""
+
     @property
     @abstractmethod
     def texts(self) -> Texts:
@@ -94,6 +97,8 @@ class Column(ABC):
 
     def among(self, texts: frozenset[str]) -> Mask:
         """Return which values are one of some texts."""
+        if self.is_integers and (wanted := _integers(texts)) is not None:
+            return np.isin(self.numbers.whole, wanted)
         return np.fromiter(map(texts.__contains__, self.words), np.bool_, len(self.words))
 
     def matches(self, condition: Condition) -> Mask:
@@ -112,7 +117,9 @@ class Column(ABC):
         if scale == "iso":
             return times.of_texts(self.words)
         whole, fraction, is_finite = self._written()
-        return np.where(is_finite, times.of_numbers(whole, fraction, scale), times.NO_TIME)
+        ms = times.of_numbers(whole, fraction, scale)
+        ms[~is_finite] = times.NO_TIME
+        return ms
 
 
 def _is_below(numbers: Numbers, limit: Fraction) -> Mask:
@@ -128,13 +135,14 @@ class ValueColumn(Column):
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = values
         self._types = {*map(type, values)}
+        self.is_integers = self._types == {int}
 
     @cached_property
     def words(self) -> Sequence[str | None]:
         """See `Column`."""
         if self._types <= _TEXT_TYPES:
             return self._values
-        return [*map(str if self._types == {int} else _text, self._values)]
+        return [*map(str if self.is_integers else _text, self._values)]
 
     @property
     def texts(self) -> Texts:
@@ -149,12 +157,6 @@ class ValueColumn(Column):
             length = np.fromiter((len(word.encode()) for word in words), np.int64, len(words))
         start = np.cumsum(length) - length
         return Texts(buffer, start, np.where(size > LONGEST_TEXT, -1, length))
-
-    def among(self, texts: frozenset[str]) -> Mask:
-        """See `Column`."""
-        if self._types == {int}:
-            return np.fromiter(map(_integers(texts).__contains__, self._values), np.bool_, len(self._values))
-        return super().among(texts)
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -201,8 +203,10 @@ def _as_number(value: object) -> object:
 
 
 @lru_cache(maxsize=256)
-def _integers(texts: frozenset[str]) -> frozenset[int]:
-    return frozenset(int(text) for text in texts if _INTEGER.fullmatch(text))
+def _integers(texts: frozenset[str]) -> list[int] | None:
+    """Return the integers that some texts are; None if one is not told apart from others as a number."""
+    found = [int(text) for text in texts if _INTEGER.fullmatch(text)]
+    return found if max(map(abs, found), default=0) < WHOLE_LIMIT else None
 
 
 class AvroColumn(Column):
@@ -211,6 +215,7 @@ class AvroColumn(Column):
     def __init__(self, located: Located, slot: int) -> None:
         self._located, self._slot = located, slot
         self._kinds = {leaf.kind for leaf in located.leaves(slot)}
+        self.is_integers = self._kinds == {LeafKind.INTEGER}
 
     @cached_property
     def texts(self) -> Texts:
@@ -234,14 +239,6 @@ class AvroColumn(Column):
         """See `Column`."""
         found = slices(*self.texts)
         return np.fromiter(map(names.of_bytes.get, found, repeat(-1)), np.int64, len(found))
-
-    def among(self, texts: frozenset[str]) -> Mask:
-        """See `Column`."""
-        if self._kinds == {LeafKind.INTEGER}:
-            wanted = [one for one in _integers(texts) if abs(one) < WHOLE_LIMIT]
-            if len(wanted) == len(_integers(texts)):
-                return np.isin(self.numbers.whole, wanted)
-        return super().among(texts)
 
     def _written(self) -> Numbers:
         if LeafKind.TEXT not in self._kinds:
