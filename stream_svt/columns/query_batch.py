@@ -45,7 +45,8 @@ class QueryBatch:
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
-        measured: On a topic of counts, by measure, the mask of the rows that count it: only its monitors test them.
+        measures, measure: On a topic of counts, the measures of its source, and the number of the one that each row
+            counts: only its monitors test the row. None on query topics.
         shared: How many monitors put values on a grid, for those of several.
         packed: Packings that some of them have not had, and how many, by grid and rows.
     """
@@ -66,7 +67,8 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
-    measured: dict[str, Mask] | None = None
+    measures: tuple[str, ...] = ()
+    measure: Integers | None = None
     shared: Mapping[Grid, int] = field(default_factory=dict)
     packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
     _steps: dict[Grid, Integers] = field(default_factory=dict, init=False)
@@ -82,12 +84,15 @@ class QueryBatch:
         start, end = np.searchsorted(self.offset, (offset, offset + 1)).tolist()
         return int(start + np.searchsorted(self.row[start:end], row))
 
-    def of_measure(self, name: str | None) -> Mask | None:
-        """Return the mask of the rows that are for monitors of a measure (None: of none); None for all rows."""
-        if self.measured is None and name is None:
-            return None
-        known = {} if self.measured is None else self.measured
-        return known.get(name or "", np.zeros(len(self), np.bool_))
+    def measure_at(self, row: int) -> str | None:
+        """Return the measure that a row counts; None on query topics."""
+        return None if self.measure is None else self.measures[self.measure.item(row)]
+
+    def of_one_measure(self, start: int, stop: int) -> int:
+        """Return the row before which to stop, so that rows from ``start`` on count the same measure."""
+        if self.measure is None or start == stop:
+            return stop
+        return first_of(self.measure[start:stop] != self.measure[start], start, stop)
 
     @cached_property
     def time_ms(self) -> Integers:

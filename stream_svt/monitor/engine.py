@@ -292,6 +292,7 @@ class Engine:
         refused = max(1, bounds.rejects - len(accounts.next.rejects))
         if self.datasets.periods is not None and not self.is_counts(batch.topic):  # each row may be refused
             stop = min(stop, start + refused)
+        stop = batch.of_one_measure(start, stop)  # so that a ledger's charges come in the order of records
         stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.next.opened)))
         end = batch.end if stop == size else int(batch.offset[stop])
         later = [rejected for rejected, _ in batch.rejects if rejected >= offset]

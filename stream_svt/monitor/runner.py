@@ -61,12 +61,18 @@ class Runner:
     def advance(self, batch: QueryBatch, stop: int, end: int) -> Generator[int, None, bool]:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
 
+        The rows between are of one measure. Those of another than the monitor's only set its position and clock.
+
         Yields the row reached after many rows, so that another monitor may read the same rows.
 
         Returns False if it stops earlier, at a row whose run is not durable yet or because the next commit is full.
         """
-        view = self._view(batch, stop)
-        row = view.start
+        start = min(stop, batch.index_of(self.offset, self.row))
+        if start < stop and batch.measure_at(start) != self.spec.measure:
+            self.clock_ms = self.read_ms = max(self.clock_ms, int(batch.time_ms[start:stop].max()))
+            return self._reach(batch, stop, end)
+        view = self._view(batch, start, stop)
+        row = start
         self.tester.open_waiting(view, row, stop, ahead=True)
         while row < stop:
             if self.runs.accounts.full:
@@ -86,43 +92,39 @@ class Runner:
                     return self._stop_at(view, row)
                 row += row in view.markers
         self._finish_rows(view, stop)
+        return self._reach(batch, stop, end)
+
+    def _reach(self, batch: QueryBatch, stop: int, end: int) -> bool:
+        """Set the position to row ``stop`` and offset ``end``, unless it is past them; return True."""
         # Monitors of a topic may be at different positions: this monitor may be past the batch.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
         self.offset, self.row = max((self.offset, self.row), (end, int(batch.row[stop]) if inside else 0))
         return True
 
-    def _view(self, batch: QueryBatch, stop: int) -> View:
-        """Return this monitor's view of the batch before row ``stop``."""
-        start = min(stop, batch.index_of(self.offset, self.row))
+    def _view(self, batch: QueryBatch, start: int, stop: int) -> View:
+        """Return this monitor's view of rows [start, stop) of the batch."""
         clock = batch.time_ms
         if not batch.in_time_order:
             clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
         if start < stop and clock[start] < self.clock_ms:
             clock = np.maximum(clock, self.clock_ms)
-        measured = batch.of_measure(self.spec.measure)
-        eligible, outside = self._eligible(batch, start, clock, measured)
+        eligible, outside = self._eligible(batch, start, clock)
         markers = {
             row: name
             for row, name in batch.markers.items()
             if start <= row < stop
             and self.runs.covers[batch.dataset[row]]
             and batch.monitor.get(row, self.name) == self.name
-            and (measured is None or measured[row])
         }
         return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
 
-    def _eligible(
-        self, batch: QueryBatch, start: int, clock: Integers, measured: Mask | None
-    ) -> tuple[Mask | None, list[int]]:
+    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, list[int]]:
         """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
-        has_options = batch.markers or batch.monitor or measured is not None
-        if self.runs.covers_all and not has_options and self.periods is None:
+        if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
             return None, []
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         eligible[[row for row, name in batch.monitor.items() if name != self.name]] = False
-        if measured is not None:
-            eligible &= measured
         if self.periods is None:
             return eligible, []
         begins, ends = self.periods

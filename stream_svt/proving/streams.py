@@ -171,9 +171,10 @@ def batch_of_records(topic: str, records: Sequence[QueryRecord], first: int) -> 
     batch.offset = np.repeat(np.arange(first, batch.end, dtype=np.int64), counts)
     batch.row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
     batch.query_id = TextList([f"q{offset}" for offset in batch.offset.tolist()])
-    measures = np.repeat([record.measure for record in records], counts)
-    if any(names := {record.measure for record in records}):
-        batch.measured = {name: measures == name for name in names}
+    batch.measures = tuple(sorted({record.measure for record in records}))
+    if any(batch.measures):
+        of_records = [batch.measures.index(record.measure) for record in records]
+        batch.measure = np.repeat(np.array(of_records), counts)
     if any(record.coded for record in records):
         parts = [_series(coded, [*group]) for coded, group in groupby(records, lambda record: record.coded)]
         batch.series = TextParts([*chain.from_iterable(parts)])

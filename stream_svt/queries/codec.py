@@ -28,6 +28,9 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 ROWS_AT_ONCE: Final = 1 << 18
 """Rows of a batch from which no further columnar record is added to it: a few milliseconds of decoding, and 16 MB."""
 
+COUNTS_AT_ONCE: Final = 1 << 12
+"""The same for records of counts, and the most of these: steps end with each measure, and look at the whole batch."""
+
 _KINDS: Final = {ARROW_STREAM.encode(): "arrow", b"": "json", b"application/json": "json"}
 
 
@@ -104,7 +107,7 @@ class QueryDecoder:
                 part = self._decode_queries(run)
             else:
                 reason = None if kind == "arrow" else Reason.UNSUPPORTED_CONTENT_TYPE
-                part = self._decode_columnar(run, [reason] * len(run))
+                part = self._decode_columnar(run, [reason] * len(run), ROWS_AT_ONCE)
             parts.append(part)
             rows += len(part)
             if rows >= ROWS_AT_ONCE or part.end <= run.offset[-1]:
@@ -141,16 +144,17 @@ class QueryDecoder:
         return batch
 
     def _decode_counts(self, records: Records) -> QueryBatch:
-        """Return the rows of records of counts, up to `ROWS_AT_ONCE`, and which of them count each measure."""
+        """Return the rows of records of counts, up to `COUNTS_AT_ONCE`, and the measure that each counts."""
+        records = records[:COUNTS_AT_ONCE]
         stamped = records.stamped.tolist()
         found = [
             self._measure(records.headers.get(row, ()), is_stamped) for row, is_stamped in enumerate(stamped)
         ]
         refusals = [one if isinstance(one, Reason) else None for one in found]
-        batch = self._decode_columnar(records, refusals)
+        batch = self._decode_columnar(records, refusals, COUNTS_AT_ONCE)
         measure = np.array([-1 if isinstance(one, Reason) else one for one in found])
-        of_rows = measure[records.offset.searchsorted(batch.offset)]
-        batch.measured = {name: of_rows == number for number, name in enumerate(self._measures)}
+        batch.measure = measure[records.offset.searchsorted(batch.offset)]
+        batch.measures = self._measures
         return batch
 
     def _measure(self, headers: Headers, by_broker: bool) -> int | Reason:
@@ -163,8 +167,8 @@ class QueryDecoder:
             return Reason.UNKNOWN_MEASURE
         return Reason.BROKER_TIME if by_broker else self._measures.index(name)
 
-    def _decode_columnar(self, records: Records, refusals: Sequence[Reason | None]) -> QueryBatch:
-        """Return the rows of columnar records, up to `ROWS_AT_ONCE`; reject the others, each for its reason."""
+    def _decode_columnar(self, records: Records, refusals: Sequence[Reason | None], most: int) -> QueryBatch:
+        """Return the rows of columnar records, up to about ``most``; reject the others, each for its reason."""
         datasets = self._datasets(records)
         parts: list[QueryBatch] = []
         rows = 0
@@ -174,12 +178,11 @@ class QueryDecoder:
             content = buffer[start : start + max(length, 0)]
             parts.append(self._columns(offset, content, KEY_REASONS.get(dataset) or refusal))
             rows += len(parts[-1].whole)
-            if rows >= ROWS_AT_ONCE:
+            if rows >= most:
                 break
         batch, sizes = concatenate(parts), [len(part.whole) for part in parts]
         batch.offset, batch.timestamp_ms, batch.dataset = (
-            np.repeat(column[: len(parts)], sizes)
-            for column in (records.offset, records.timestamp, datasets)
+            np.repeat(column[: len(parts)], sizes) for column in (records.offset, records.timestamp, datasets)
         )
         numbers = np.arange(max(sizes), dtype=np.int64)
         batch.row = np.concatenate([numbers[:count] for count in sizes])

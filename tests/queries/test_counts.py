@@ -31,11 +31,9 @@ def decode(records: Sequence[Any], source: SourceSpec = REQUESTS) -> QueryBatch:
     return QueryDecoder(TOPIC, INDEX, ["m0", "m1"], source=source).decode(records)
 
 
-def of_measures(batch: QueryBatch) -> list[str]:
+def of_measures(batch: QueryBatch) -> list[str | None]:
     """Return the measure of each row."""
-    assert batch.measured is not None
-    assert np.sum([*batch.measured.values()], axis=0).tolist() == [1] * len(batch)
-    return [next(name for name, mask in batch.measured.items() if mask[row]) for row in range(len(batch))]
+    return [batch.measure_at(row) for row in range(len(batch))]
 
 
 def test_each_row_is_for_the_monitors_of_its_records_measure():
@@ -55,10 +53,9 @@ def test_each_row_is_for_the_monitors_of_its_records_measure():
         rows * n + rows - 1: set_id(WINDOW_MS, name)
         for n, name in enumerate(["visitors", "errors", "visitors"])
     }
-    for other in (None, "others"):  # of no source, and of a measure that the record is not for
-        mask = batch.of_measure(other)
-        assert mask is not None
-        assert not mask.any()
+    starts = [0, rows, 2 * rows]
+    assert [batch.of_one_measure(start, 3 * rows) for start in starts] == [rows, 2 * rows, 3 * rows]
+    assert batch.of_one_measure(3, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -96,8 +93,8 @@ def test_the_digest_is_of_what_never_changes_so_that_new_names_are_read_at_once(
     assert decode([GOOD], other).rejects == [(0, Reason.NOT_COUNTS)]
 
 
-def test_a_batch_ends_with_a_record_at_which_it_has_enough_rows(monkeypatch):
-    monkeypatch.setattr(codec, "ROWS_AT_ONCE", 10)
+def test_a_batch_is_short_because_each_step_through_a_measure_looks_at_it(monkeypatch):
+    monkeypatch.setattr(codec, "COUNTS_AT_ONCE", 10)
     records = Records.of(hours(REQUESTS, [[5]] * 5))
     ends, measures = [], []
     while records:

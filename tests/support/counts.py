@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ SOURCE = (
 )
 LONG = SOURCE.replace(", ".join(PAGES), ", ".join(f"p{number}" for number in range(700)))
 """The same source with more series than are tested with others."""
-MONITOR = "source: requests, epsilon: 1, cutoff: 3, threshold: 500, max_runs: off"
+MONITOR = "source: requests, epsilon: 1, cutoff: 3, threshold: 500"
 VISITORS, ERRORS = (f"{MONITOR}, measure: {name}" for name in ("visitors", "errors"))
 
 
@@ -62,7 +63,7 @@ class Counts:
     def timestamp(self) -> int:
         return self.tick
 
-    @property
+    @cached_property
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         return (
             ("content-type", ARROW_STREAM.encode()),
@@ -71,7 +72,7 @@ class Counts:
             (LIST_HEADER, self.source.window_list().digest.encode()),
         )
 
-    @property
+    @cached_property
     def value(self) -> bytes:
         names = [name for name in self.source.series_names if name]
         rows = len(self.values)
