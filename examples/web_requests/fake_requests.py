@@ -1,43 +1,63 @@
-"""Sends made-up requests of this moment: many users of one page, few of the others.
+"""Sends made-up web requests until interrupted: many users of one page, few of the others, and some errors.
 
-KAFKA=127.0.0.1:9092 python fake_requests.py    # or KAFKA_PROPERTIES, as count_users.py
+KAFKA=127.0.0.1:9092 python fake_requests.py
 """
 
 # ruff: noqa: INP001, T201, S311 - a script, it prints, and nothing is secret
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import random
 import time
 
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from count_users import KAFKA, REQUESTS
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-BUSY = "/checkout"
-USERS = {"/": 200, "/search": 150, "/product": 100, "/cart": 20, BUSY: 800}
+KAFKA = os.environ.get("KAFKA", "127.0.0.1:9092")
+TOPIC = "web.requests"
+USERS = {"/": 200, "/search": 150, "/product": 100, "/cart": 20, "/checkout": 800}
+EVERY = 5
+"""Seconds in which every user sends a request."""
 
 
-def main() -> None:
-    """Create the topic if it is missing, and send three requests of each user."""
-    admin = AdminClient(KAFKA)
-    if REQUESTS not in admin.list_topics(timeout=10).topics:
-        try:
-            admin.create_topics([NewTopic(REQUESTS, 4)])[REQUESTS].result()
-        except KafkaException as error:
-            raise SystemExit(f"the topic {REQUESTS} cannot be created: {error}") from None
-    producer, count = Producer(KAFKA), 0
-    for page, users in USERS.items():
-        for user in [f"user-{number}" for number in range(users)] * 3:
-            fields = {"user": user, "page": page, "status": 200, "ms": random.randrange(5, 900)}
-            producer.produce(REQUESTS, json.dumps(fields | {"ts": int(time.time() * 1000)}), key=user)
-            count += 1
-            producer.poll(0)
-    if producer.flush(30):
-        raise SystemExit("not all requests were acknowledged")
-    print(f"{count} requests sent; {USERS[BUSY]} different users of {BUSY}")
+async def create_topic() -> None:
+    """Create the topic if it is missing; brokers set the timestamps of its records."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=KAFKA)
+    await admin.start()
+    try:
+        if TOPIC not in await admin.list_topics():
+            stamps = {"message.timestamp.type": "LogAppendTime"}
+            await admin.create_topics([NewTopic(TOPIC, 4, 1, topic_configs=stamps)])
+    finally:
+        await admin.close()
+
+
+def request(page: str, user: int) -> bytes:
+    """Return a request of this moment; one in a thousand fails."""
+    status = 500 if random.random() < 0.001 else 200
+    fields = {"user": f"user-{user}", "page": page, "status": status, "ms": random.randrange(5, 900)}
+    return json.dumps(fields | {"ts": int(time.time() * 1000)}).encode()
+
+
+async def main() -> None:
+    """Send a request of each user in turn."""
+    await create_topic()
+    async with AIOKafkaProducer(bootstrap_servers=KAFKA) as producer:
+        while True:
+            sent = [
+                await producer.send(TOPIC, request(page, user))
+                for page in USERS
+                for user in range(USERS[page])
+            ]
+            await asyncio.gather(*sent)
+            print(f"{len(sent)} requests sent, of {USERS['/checkout']} users of /checkout", flush=True)
+            await asyncio.sleep(EVERY)
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())

@@ -216,10 +216,8 @@ ELSEWHERE = {
     "notebook.ipynb": "tests/test_notebook.py",
     "kafka_streams/BurstsOfAlerts.java": "tests/kafka/test_kafka_streams_example.py",
     "ksqldb/alerts.sql": "tests/test_ksqldb_example.py",
-    "web_requests/client.properties": "tests/test_web_requests_example.py",
-    "web_requests/count_users.py": "tests/documentation/test_walkthroughs.py",
     "web_requests/fake_requests.py": "tests/documentation/test_walkthroughs.py",
-    "web_requests/monitors.yaml": "tests/documentation/test_walkthroughs.py",
+    "web_requests/monitors.yaml": "tests/test_web_requests_example.py",
 }
 
 
