@@ -49,7 +49,7 @@ Spans: TypeAlias = Mapping[int, tuple[int, int]]
 """Begin and end of each partition: the offset of its first record, and its high watermark."""
 
 FAR_AHEAD_MS: Final = 600_000
-"""How long after its look a broker may stamp a record; later ones are dropped."""
+"""How long after its look, which comes `settle` after its moment, a broker may stamp a record; others are dropped."""
 PIECE_MS: Final = 60_000
 """How much further than the tick a piece is read; twice `settle`, if that is more."""
 FULL: Final = 1 << 19
@@ -201,7 +201,7 @@ class Counter:
         state, clock = self.state, self.state.clock
         if not state.has_begun or self._is_waiting(Began, Parked, Accepted):
             return
-        until = min(now_ms, state.last_look_ms) if state.parked else now_ms
+        until = min(now_ms, state.last_look_ms + self.source.settle) if state.parked else now_ms
         begin = max(self._opened_to, state.next_window)
         names = {measure.name for measure in self.source.measures}
         while (opens := clock.opens_ms(begin)) <= until:
@@ -238,7 +238,7 @@ class Counter:
             self._queue_park(Park.TOPIC_CREATED_AGAIN, spans, topic_id)
         elif any(end < state.ends.get(partition, 0) for partition, (_, end) in spans.items()):
             self._queue_park(Park.END_FELL, spans, topic_id)
-        elif any(begin > self._position(partition, begin) for partition, (begin, _) in spans.items()):
+        elif any(begin > at for one, (begin, _) in spans.items() if (at := self._position(one)) is not None):
             self._queue_park(Park.RECORDS_LOST, spans, topic_id)
         elif not self._missing:
             ends = {partition: end for partition, (_, end) in sorted(spans.items())}
@@ -279,7 +279,7 @@ class Counter:
             or self._buffer.size >= FULL
             or self._asking is not None
             or self._is_waiting(Done, Parked, Accepted)
-            or state.clock.opens_ms(state.next_window) <= limit.moment_ms
+            or not self._are_open(limit)
         ):
             return {}
         return self._unread(limit)
@@ -297,7 +297,7 @@ class Counter:
             next_offset: The offset up to which they are all.
         """
         if partition not in (ranges := self.ranges()):
-            return self._position(partition, 0)
+            return self._position(partition) or 0
         at, end = ranges[partition]
         first, last = np.searchsorted(records.offset, (at, end)).tolist()
         records, until, is_cut = records[first:last], min(next_offset, end), False
@@ -379,15 +379,26 @@ class Counter:
         """Return whether an entry of some kinds is decided and not durable."""
         return any(isinstance(entry, kinds) for entry in (*self._queued, *self._flight))
 
-    def _position(self, partition: int, otherwise: int) -> int:
-        return self._at.get(partition, self.state.offsets.get(partition, otherwise))
+    def _position(self, partition: int) -> int | None:
+        """Return the next offset of a partition, None if no look has seen it."""
+        if partition in (known := self._at if partition in self._at else self.state.offsets):
+            return known[partition]
+        looks = (one.begins for _, one in self.state.queue if isinstance(one, Look))
+        return next((begins[partition] for begins in looks if partition in begins), None)
 
     def _positions(self) -> Offsets:
         return self.state.offsets | self._at
 
+    def _are_open(self, limit: Look) -> bool:
+        """Return whether all windows are open of which there may be a record below a look.
+
+        Its append time is `FAR_AHEAD_MS` after the look at most, and windows open longer before.
+        """
+        return self.state.clock.opens_ms(self.state.next_window) > limit.moment_ms + self.source.settle
+
     def _unread(self, limit: Look) -> dict[int, tuple[int, int]]:
         """Return the partitions with records to read for the next tick, with the next offset and the end."""
-        spans = ((one, self._position(one, 0), end) for one, end in limit.ends.items())
+        spans = ((one, self._position(one) or 0, end) for one, end in limit.ends.items())
         return {one: (at, end) for one, at, end in spans if at < end and one not in self._is_cut}
 
     def _cut_at(self, records: Records, tick: int, limit: Look) -> int | None:
@@ -396,20 +407,22 @@ class Counter:
         Records that are dropped for their time end no piece.
         """
         beyond = tick + max(PIECE_MS, 2 * self.source.settle)
-        times = records.timestamp
-        ends = records.stamped & (times >= beyond) & (times <= limit.moment_ms + FAR_AHEAD_MS)
+        ends = records.stamped & (records.timestamp >= beyond) & ~self._is_far_ahead(records, limit)
         return int(ends.argmax()) if ends.any() else None
+
+    def _is_far_ahead(self, records: Records, limit: Look) -> Mask:
+        looked_ms = limit.moment_ms + self.source.settle
+        return records.stamped & (records.timestamp > looked_ms + FAR_AHEAD_MS)
 
     def _can_serve(self, spans: Spans, topic_id: str) -> bool:
         """Return whether all that the looks cover, and is not read yet, can still be read."""
         looks = (one for _, one in self.state.queue if isinstance(one, Look))
-        unread = [
-            (one, end) for look in looks for one, end in look.ends.items() if self._position(one, 0) < end
-        ]
-        has = topic_id == self.state.topic_id
+        spans = spans if topic_id == self.state.topic_id else {}
+        unread = ((one, self._position(one) or 0, end) for look in looks for one, end in look.ends.items())
         return all(
-            has and one in spans and spans[one][0] <= self._position(one, 0) and end <= spans[one][1]
-            for one, end in unread
+            one in spans and spans[one][0] <= at and end <= spans[one][1]
+            for one, at, end in unread
+            if at < end
         )
 
     def _queue_park(self, reason: Park, spans: Spans, topic_id: str) -> None:
@@ -431,7 +444,7 @@ class Counter:
 
         covered = max(state.served_ms, state.asked or 0)
         self.late_records += int((by_broker & (records.timestamp < covered)).sum())
-        drop(by_broker & (records.timestamp > limit.moment_ms + FAR_AHEAD_MS), Fate.FAR_AHEAD)
+        drop(self._is_far_ahead(records, limit), Fate.FAR_AHEAD)
         drop(~by_broker & (records.offset < state.floors.get(partition, 0)), Fate.NOT_ASKED)
         drop(placed.window < state.first, Fate.NOT_ASKED)
         drop(placed.late, Fate.LATE)
