@@ -90,7 +90,7 @@ def test_every_command_and_option_is_in_its_page():
         )
         section += page.partition("made by docs/generate: reference")[0]  # options of several commands
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 long = next(word for word in option.opts if word.startswith("--"))
                 assert re.search(rf"`(?:-\w, )?{long}\b", section), (name, option.name)
     assert len(list(command_line.commands())) > len(command_line.app.commands)
