@@ -24,7 +24,6 @@ from stream_svt.counting.source import SourceLoop, SourceReport, explained
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
-from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import log_topic
 from stream_svt.worker.failures import ends_start
 from stream_svt.worker.group import LEAVE_TIMEOUT, StickyAssignor, check_membership
@@ -138,7 +137,6 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         self.owners: dict[int, Owner] = {}
         self.joined, self.waits = False, "it reads the applied configuration"
         self._accepts, self._tell = set(accepts), tell
-        self._schemas = SchemaRegistry(config.schema_registry)
         self._consumer: Any = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -168,8 +166,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         assert spec is not None  # noqa: S101  the caller has just found it
         accepts = name in self._accepts
         self._accepts.discard(name)
-        parts = (SourceReport(spec), self.config.cluster(), self.applied, self._schemas, self._tell)
-        return SourceLoop(*parts, accepts_loss=accepts)
+        return SourceLoop(spec, self.config, self.applied, self._tell, accepts_loss=accepts)
 
     async def is_member(self, partition: int) -> bool:
         """Commit a group offset, which brokers allow to members only."""
@@ -193,7 +190,6 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._leave()
-            await self._schemas.close()
 
     async def _run(self, following: asyncio.Task[None]) -> None:
         tries, has_joined = 0, False

@@ -19,10 +19,11 @@ from typing import Final
 import numpy as np
 from aiokafka.errors import KafkaError
 
+from stream_svt.application.config import Config
 from stream_svt.counting.applied import Applied
 from stream_svt.counting.event_log import EventLog, LogBroken
 from stream_svt.counting.raw import Piece, RawTopic
-from stream_svt.kafka.clients import Cluster, explain
+from stream_svt.kafka.clients import explain
 from stream_svt.monitor.operations import utc
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
@@ -99,16 +100,15 @@ class SourceLoop:
 
     def __init__(
         self,
-        report: SourceReport,
-        cluster: Cluster,
+        spec: SourceSpec,
+        config: Config,
         applied: Applied,
-        schemas: SchemaRegistry,
         tell: Callable[[str], None],
         *,
         accepts_loss: bool = False,
     ) -> None:
-        self.report, self._name = report, report.spec.name
-        self._cluster, self._applied, self._schemas, self._tell = cluster, applied, schemas, tell
+        self.report, self._name = SourceReport(spec), spec.name
+        self._cluster, self._config, self._applied, self._tell = config.cluster(), config, applied, tell
         self._accepts_loss = accepts_loss
         self._log: EventLog
         self._raw: RawTopic
@@ -134,8 +134,9 @@ class SourceLoop:
         while True:
             spec, began = self.report.spec, time.monotonic()
             self._raw = RawTopic(self._cluster, spec.topic, text=spec.format == "json")
+            schemas = SchemaRegistry(self._config.schema_registry, takes_absence=True)
             try:
-                await self._count()
+                await self._count(Counter(spec, partial(os.urandom, KEY_BYTES), schemas))
             except LogBroken:
                 raise
             except Exception as error:  # noqa: BLE001  a failing source must not stop others
@@ -149,12 +150,12 @@ class SourceLoop:
                 self._pieces.clear()
                 self.report.held_up.clear()
                 await self._raw.close()
+                await schemas.close()
             await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
             tries += 1
 
-    async def _count(self) -> None:
+    async def _count(self, counter: Counter) -> None:
         """Take over what is durable, then look, read and write without end."""
-        counter = Counter(self.report.spec, partial(os.urandom, KEY_BYTES), self._schemas)
         await self._log.replay(self._name, counter.replay)
         self._wait_for("error", "")
         self._counter, self._seen, self._late, self._dropped = counter, dict(counter.fates), 0, 0
@@ -224,7 +225,7 @@ class SourceLoop:
 
     async def _look(self, counter: Counter) -> None:
         """Take the look that is due by both clocks."""
-        if counter.look_due(self._now()) is None or time.monotonic() < self._next_look:
+        if counter.look_due(_now_ms()) is None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_PAUSE
         if not await self._clocks_agree() or (moment := counter.look_due(self._now())) is None:

@@ -28,10 +28,10 @@ sources:
     topic: {application}.raw
     unit: user
     series: {{field: page, names: [{pages}]}}
-    window: 2s
+    window: 1s
     every: 1s
-    lateness: 1s
-    ahead: 0
+    lateness: {lateness}
+    ahead: {ahead}
     settle: {settle}
     dataset: shop
     measures:
@@ -39,7 +39,7 @@ sources:
       - {{name: events, of: {{events: {{at_most: 3}}}}}}
 {source}datasets:
   - {{names: [shop], limit: {{epsilon: 100}}}}
-monitors:
+{stock}monitors:
   - {{name: many, source: web, measure: users, epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000}}
 """
 HEAD = """application: {application}
@@ -47,7 +47,7 @@ kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval
 topics: {{partitions: {partitions}}}
 commit: {{interval: 100ms}}
 """
-WINDOW_MS, CLOSES_MS, EVERY_MS = 2000, 3000, 1000
+WINDOW_MS = EVERY_MS = 1000
 MOST = {"users": 1, "events": 3}
 """The most that one unit adds to a count of each measure."""
 
@@ -68,7 +68,10 @@ class Counting(Scene):
     """An application with a source; ``raw`` are the settings of its raw topic."""
 
     pages: str = "a, b, c"
-    settle: str = "300ms"
+    stock: str = ""
+    settle: str = "200ms"
+    lateness: int = 1
+    ahead: str = "0"
     source: str = ""
     places: int = 3
     raw: Mapping[str, str] = field(default_factory=lambda: CLOCK)
@@ -96,9 +99,17 @@ class Counting(Scene):
                     process.process.kill()
                     await process.ended()
 
+    @property
+    def closes_ms(self) -> int:
+        """From a window's begin to its close."""
+        return WINDOW_MS + 1000 * self.lateness
+
     def text(self, **changes: object) -> str:
-        usual = {name: getattr(self, name) for name in ("application", "servers", "partitions", "pages")}
-        usual |= {"settle": self.settle, "source": self.source}
+        usual = {
+            name: getattr(self, name)
+            for name in ("application", "servers", "partitions", "pages", "stock", "ahead")
+        }
+        usual |= {"settle": self.settle, "source": self.source, "lateness": f"{self.lateness}s"}
         assert changes.keys() <= usual.keys(), changes
         return (HEAD + SOURCE).format(**usual | changes) + self.more
 
@@ -175,19 +186,23 @@ class Counting(Scene):
         return found
 
     async def expected(self, first_ms: int, last_ms: int, *, own: str = "") -> list[Answer]:
-        """Return the counts of windows from the raw topic, whose timestamps are the broker's; ``own``: field of the
-        time of an event, by default its timestamp.
+        """Return the counts of windows, from a raw topic with brokers' timestamps.
+
+        ``own`` is the field of an event's time, by default its timestamp.
         """
         parts: dict[tuple[int, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for record in await records.read(self.servers, self.topic, range(self.places), "read_committed"):
-            event = json.loads(record.value)
+            try:
+                event = json.loads(record.value)
+            except ValueError:
+                continue
             at = event[own] if own else record.timestamp
             window = at // WINDOW_MS * WINDOW_MS
             tick = record.timestamp // EVERY_MS * EVERY_MS + EVERY_MS
-            if tick <= window + CLOSES_MS and window <= record.timestamp:
+            if tick <= window + self.closes_ms and window <= record.timestamp:
                 parts[window, event["page"]][event["user"]] += 1
         return [
-            Answer(text_of(window), text_of(window + CLOSES_MS), "shop", measure, page, value)
+            Answer(text_of(window), text_of(window + self.closes_ms), "shop", measure, page, value)
             for window in range(first_ms, last_ms + 1, WINDOW_MS)
             for measure, most in MOST.items()
             for page in self.pages.split(", ")

@@ -1,0 +1,129 @@
+"""A partition of the event log: one owner, transactions of entries and counts, and no entry that nobody needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stream_svt.counting.event_log import EventLog, LogBroken
+from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.kafka.clients import Cluster, Fenced
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.settings.application import load_spec
+from stream_svt.sources.counts import CountsRecord
+from stream_svt.sources.log import Pairs, Read
+from tests.support import records
+from tests.support.sources import WEB
+from tests.support.topics import CLOCK, create_topics
+
+pytestmark = pytest.mark.kafka
+
+PARTITION = 3
+TICK_MS = 1_790_000_000_000
+
+
+@pytest.fixture
+async def made(topics):
+    """Return what opens the partition, on topics of a unique application."""
+    application, opened = topics.name("web"), list[EventLog]()
+    await create_topics(topics.bootstrap_servers, {f"{application}.sources": 8}, CLOCK)
+    await create_topics(topics.bootstrap_servers, {f"{application}.requests.counts": 2})
+
+    async def make(named: str = application) -> EventLog:
+        cluster = Cluster({"bootstrap_servers": topics.bootstrap_servers})
+        log = EventLog(cluster, named, PARTITION, Partitioning(2, "murmur2"))
+        opened.append(log)
+        await log.fence()
+        return log
+
+    make.application, make.servers = application, topics.bootstrap_servers
+    yield make
+    for log in opened:
+        await log.close()
+
+
+SOURCE = load_spec(WEB).sources[0]
+OTHER = SOURCE.model_copy(update={"name": "other"})
+
+
+def entries(count: int, size: int = 8) -> list[Pairs]:
+    return [Pairs(0, number, bytes(size)) for number in range(count)]
+
+
+async def replayed(log: EventLog, source: str = "requests") -> list[tuple[int, object]]:
+    found: list[tuple[int, object]] = []
+    await log.replay(source, lambda offset, entry: found.append((offset, entry)))
+    return found
+
+
+async def test_entries_are_replayed_with_the_offsets_that_their_writing_returned(made):
+    log = await made()
+    small, large = entries(3), entries(5, 300_000)
+    offsets = [await log.write(SOURCE, small, ()), await log.write(OTHER, [Read({0: 7})], ())]
+    await log.brokers_time()  # takes offsets in between
+    offsets.append(await log.write(SOURCE, large, ()))
+    wanted = [*zip(offsets[0], small, strict=True), *zip(offsets[2], large, strict=True)]
+    assert await replayed(log) == wanted
+    assert await replayed(log, "other") == [(offsets[1][0], Read({0: 7}))]
+
+
+async def test_counts_come_with_their_entries_at_the_ticks_time_on_the_partition_of_their_dataset(made):
+    log = await made()
+    datasets = [f"shop-{number}" for number in range(6)]
+    headers = (("measure", b"visitors"),)
+    counts = [CountsRecord(name, headers, name.encode() * 9, TICK_MS) for name in datasets]
+    await log.write(SOURCE, entries(1), counts)
+    written = await records.read(made.servers, f"{made.application}.requests.counts", [0, 1])
+    assert {(one.key.decode(), one.value, one.headers, one.timestamp) for one in written} == {
+        (one.dataset, one.content, headers, TICK_MS) for one in counts
+    }
+    of = Partitioning(2, "murmur2").of
+    assert {one.key: one.partition for one in written} == {one.encode(): of(one.encode()) for one in datasets}
+
+
+async def test_the_next_owner_ends_the_one_before_and_reads_all_that_it_wrote(made):
+    first = await made()
+    await first.write(SOURCE, entries(2), ())
+    second = await made()
+    with pytest.raises(LogBroken) as caught:
+        await first.write(SOURCE, entries(1), ())
+    assert isinstance(caught.value.__cause__, Fenced)
+    with pytest.raises(LogBroken):
+        await first.brokers_time()
+    assert [entry for _, entry in await replayed(second)] == entries(2)
+    await second.write(SOURCE, entries(1), ())
+
+
+async def test_a_cancelled_write_is_ended_before_the_log_is_closed(made):
+    log = await made()
+    writing = asyncio.create_task(log.write(SOURCE, entries(9, 300_000), ()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+    await log.close()
+    assert len(await replayed(await made())) == 9
+
+
+async def test_a_missing_topic_of_counts_leaves_the_log_usable(made):
+    log = await made()
+    counts = [CountsRecord("shop", (), b"", TICK_MS)]
+    with pytest.raises(BrokerError, match="does not exist"):
+        await log.write(OTHER, entries(1), counts)
+    await log.write(SOURCE, entries(1), counts)
+    assert len(await replayed(log)) == 1
+    assert await replayed(log, "other") == []
+
+
+async def test_old_entries_are_deleted(made):
+    log = await made()
+    offsets = await log.write(SOURCE, entries(9), ())
+    await log.delete_before(offsets[4])
+    assert [offset for offset, _ in await replayed(log)] == offsets[4:]
+
+
+async def test_a_log_with_producers_timestamps_is_refused(made, topics):
+    other = topics.name("other")
+    await create_topics(made.servers, {f"{other}.sources": 8})
+    with pytest.raises(ConfigError, match="LogAppendTime"):
+        await (await made(other)).brokers_time()
