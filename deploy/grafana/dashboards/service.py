@@ -158,8 +158,8 @@ def _shards() -> tuple[Builder[Panel], ...]:
         ),
         lines(
             "Newest tick of counts, ago",
-            "Of each topic of counts, the time since the newest tick that was tested. It grows to a window's length, or "
-            "a tick's, and beyond if no counter runs or its source waits.",
+            "Of each topic of counts, the time since the newest tick that was tested. It grows to a window's length, "
+            "or a tick's, and beyond if no counter runs or its source waits.",
             Query(f"max by (topic) ({of('stream_svt:source_waits:seconds')})", "{{topic}}"),
             unit="s",
             width=24,
