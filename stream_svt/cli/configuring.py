@@ -43,11 +43,19 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 @common.flag("--offline", "Check the configuration only; connect to no broker.")
 @common.flag("--counter", "Check the topics and permissions of a counter's user instead of a worker's.")
 @common.option(
+    "--sample",
+    "Read the newest N events of each source, too: say how many would count, and why others would not.",
+    click.IntRange(1),
+    metavar="N",
+)
+@common.option(
     "--print printed",
     "Print topics and users with the least ACLs for Strimzi; check nothing else.",
     click.Choice(["strimzi"]),
 )
-def check(path: Path, create_topics: bool, offline: bool, counter: bool, printed: str | None) -> int:
+def check(
+    path: Path, create_topics: bool, offline: bool, counter: bool, sample: int | None, printed: str | None
+) -> int:
     """Check configuration, topics and permissions.
 
     Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each
@@ -56,13 +64,15 @@ def check(path: Path, create_topics: bool, offline: bool, counter: bool, printed
     running worker.
     """
     from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_counter, check_offline
+    from stream_svt.operate.sampling import sample_sources
     from stream_svt.planning import explain
     from stream_svt.planning.sources import explain_sources
 
     if counter and (offline or create_topics):
         raise click.UsageError("--counter checks topics that exist: leave --offline and --create-topics out.")
-    if offline and create_topics:
-        raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
+    if offline and (create_topics or sample):
+        needing = "--create-topics" if create_topics else "--sample"
+        raise click.UsageError(f"{needing} needs the brokers: leave --offline out.")
     config = common.load(path, for_counter=counter)
     if printed:
         from stream_svt.operate.strimzi import documents
@@ -80,6 +90,8 @@ def check(path: Path, create_topics: bool, offline: bool, counter: bool, printed
         cluster = config.cluster()
         workers = partial(check_brokers, create_topics=create_topics)
         findings = asyncio.run((check_counter if counter else workers)(config, cluster))
+        if sample:
+            findings += asyncio.run(sample_sources(config, cluster, sample))
         _print(findings)
         say("")
     said = {one.subject: one.message for one in findings if one.subject in (TRIED, UNTRIED)}

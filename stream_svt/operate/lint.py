@@ -255,7 +255,7 @@ def _example(kind: str, record: Record) -> str:
     return ""
 
 
-async def _request(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
+async def request_schemas(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
     """Fetch the schemas of records."""
     for number in set(schema_numbers(Records.of(records)).tolist()):
         if number >= 0 and schemas.get(number) is None:
@@ -279,15 +279,15 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
             )
             held = {tp: span for tp, span in spans.items() if span[0] < span[1]}
             for tp, span in held.items():
-                newest = await _newest(reader, tp, span, -(-records // len(held)), doing)
+                last = await newest(reader, tp, span, -(-records // len(held)), doing)
                 if (layout := one.linter.layout) is not None and layout.format == "avro":
-                    await _request(schemas, newest)
-                if newest:
-                    one.add(tp.partition, newest)
+                    await request_schemas(schemas, last)
+                if last:
+                    one.add(tp.partition, last)
     return found
 
 
-async def _newest(
+async def newest(
     reader: AIOKafkaConsumer, tp: TopicPartition, span: tuple[int, int], most: int, doing: str
 ) -> list[Record]:
     """Return the newest records of a partition, skipping markers, aborted and compacted offsets."""

@@ -1,0 +1,77 @@
+"""Reads the newest raw events of each source, and says how many would count, and why the others would not.
+
+The result depends on events: it is for those who may read the raw topics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from aiokafka import TopicPartition
+
+from stream_svt.application.config import Config
+from stream_svt.application.topology import partitions_of
+from stream_svt.errors import BrokerError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
+from stream_svt.operate.findings import Finding, note, ok, problem
+from stream_svt.operate.lint import newest, request_schemas
+from stream_svt.protocol.records import Records
+from stream_svt.queries.avro.registry import SchemaRegistry
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.events import EventReader, Fate
+from stream_svt.sources.sampling import remedies, sampled
+from stream_svt.wording import counted
+
+
+async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Finding]:
+    """Return what would become of the newest ``most`` events of each source, evenly from its non-empty partitions."""
+    doing, now_ms = "reading raw topics", int(time.time() * 1000)
+    schemas = SchemaRegistry(config.schema_registry, takes_absence=True)
+    counts = await kafka.partition_counts(cluster, doing)
+    findings: list[Finding] = []
+    async with kafka.started(cluster.reader(), doing) as reader:
+        for source in config.spec.sources:
+            subject = f"sources.{source.name}"
+            try:
+                places = [
+                    TopicPartition(source.topic, one) for one in range(partitions_of(counts, source.topic))
+                ]
+                spans = await kafka.edges(reader, places, doing)
+                held = {place: span for place, span in spans.items() if span[0] < span[1]}
+                events = []
+                for place, span in held.items():
+                    events += await newest(reader, place, span, -(-most // len(held)), doing)
+            except BrokerError as error:
+                findings.append(problem(subject, str(error)))
+                continue
+            records = Records.of(events)
+            if source.format == "avro":
+                await request_schemas(schemas, events)
+                known, why = EventReader(source, schemas).lack(records)
+                if why:
+                    findings.append(problem(subject, why))
+                records = records[:known]
+            if not len(records):
+                findings.append(note(subject, f"topic {source.topic!r} has no event to sample"))
+                continue
+            fates = sampled(source, records, now_ms, schemas)
+            advice = (
+                [] if fates.get(Fate.COUNTED) == len(records) else remedies(source, records, now_ms, schemas)
+            )
+            findings += _findings(source, fates, [*advice])
+    return findings
+
+
+def _findings(source: SourceSpec, fates: Mapping[Fate, int], advice: list[str]) -> Iterator[Finding]:
+    """Yield how many events count, why others do not, and what helps."""
+    subject, total, good = f"sources.{source.name}", sum(fates.values()), fates.get(Fate.COUNTED, 0)
+    finding = ok if good else problem
+    yield finding(
+        subject, f"{good} of the newest {counted(total, 'event')} of topic {source.topic!r} would count"
+    )
+    for fate, count in sorted(fates.items(), key=lambda one: (-one[1], one[0])):
+        if fate is not Fate.COUNTED:
+            yield note(subject, f"{count} would not: the event {fate.text}")
+    yield from (note(subject, one) for one in advice)

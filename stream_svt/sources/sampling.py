@@ -1,0 +1,144 @@
+"""What would become of events that a topic has, before a source counts them; why others would not count, and remedies.
+
+Silent zeros are the first mistake: with a field misspelt, or with times in another unit, nothing ever alerts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from stream_svt.protocol.records import Records
+from stream_svt.queries.avro.records import EventSchemas, schema_numbers
+from stream_svt.queries.fields import Path
+from stream_svt.settings.document import did_you_mean, quote
+from stream_svt.settings.records import MAX_DEPTH, steps
+from stream_svt.settings.sources import KEY, SourceSpec
+from stream_svt.sources.events import EventReader, Fate
+from stream_svt.sources.ticks import TickClock
+
+_SCALES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "iso": "texts in ISO 8601"}
+_EXAMPLES: Final = 100
+"""Events whose fields are suggested."""
+_MOST_NAMES: Final = 1_000
+_SPECIAL: Final = re.compile(r"([\\.])")
+
+
+def sampled(
+    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
+) -> Mapping[Fate, int]:
+    """Return how many of some records would have each fate, if a counter had looked at each when it was appended.
+
+    ``now_ms`` stands for later times of append, which a producer wrote. All schemas must be known, or absent.
+    """
+    reader, clock = EventReader(source, schemas), TickClock.of(source)
+    datasets, series = (
+        [reader.code(one) for one in names] for names in (source.dataset_names, source.series_names)
+    )
+    found: Counter[Fate] = Counter()
+    first = 0
+    while first < len(records):
+        part = records[first : first + reader.at_once(records[first:])]
+        reader.lack(part)
+        events, appended = reader.read(part), np.minimum(part.timestamp, now_ms)
+        placed = clock.place(events.event_ms, appended, 0)
+        fate = events.fate.copy()
+        for mask, why in (
+            (placed.late, Fate.LATE),
+            (placed.early, Fate.EARLY),
+            (~np.isin(events.dataset, datasets), Fate.OTHER_DATASET),
+            (~np.isin(events.series, series), Fate.OTHER_SERIES),
+        ):
+            np.putmask(fate, mask & (fate == Fate.COUNTED), why)
+        found.update(map(Fate, fate.tolist()))
+        first += len(part)
+    return found
+
+
+def remedies(
+    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
+) -> Iterator[str]:
+    """Yield what is probably wrong with a source of which these records, or many, would not count."""
+    counted = sampled(source, records, now_ms, schemas)[Fate.COUNTED]
+    events = [*_shapes(records, schemas)] if source.format == "avro" else [*_objects(records)]
+    names: dict[str, None] = {}
+    for event in events[:_EXAMPLES]:
+        _add_names(names, event, ())
+    for path in source.paths:
+        if path != KEY and events and not any(_has(event, steps(path)) for event in events):
+            yield f"no event of the sample has field {quote(path)}{did_you_mean(path, names)}"
+    if source.time is None:
+        return
+    others = {
+        scale: sampled(_with_scale(source, scale), records, now_ms, schemas)[Fate.COUNTED]
+        for scale in _SCALES
+        if scale != source.time.scale
+    }
+    scale, better = max(others.items(), key=lambda one: one[1])
+    if better > 2 * counted:
+        field = f"{quote(source.time.field)} seems to be in {_SCALES[scale]}"
+        yield f"{field}: with time.in {scale}, {better} of {len(records)} events would count"
+
+
+def _with_scale(source: SourceSpec, scale: str) -> SourceSpec:
+    assert source.time is not None  # noqa: S101 - the caller checked it
+    return source.model_copy(update={"time": source.time.model_copy(update={"scale": scale})})
+
+
+def _objects(records: Records) -> Iterator[Any]:
+    """Yield JSON events."""
+    for value in records.values():
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            yield msgspec.json.decode(value or b"")
+
+
+def _shapes(records: Records, schemas: EventSchemas | None) -> Iterator[Any]:
+    """Yield an object with all fields of each schema of Avro events."""
+    for number in np.unique(schema_numbers(records)).tolist():
+        text = schemas.get(number) if schemas and number >= 0 else None
+        with suppress(msgspec.DecodeError, RecursionError):
+            yield _shape(msgspec.json.decode(text or "null"), {}, 0)
+
+
+def _shape(schema: Any, named: dict[str, Any], depth: int) -> dict[str, Any]:  # noqa: ANN401  any schema
+    """Return the fields of a type, each with those inside; ``named`` are the records that were defined before."""
+    if depth > 2 * MAX_DEPTH:
+        return {}
+    if isinstance(schema, list):
+        return {name: inner for branch in schema for name, inner in _shape(branch, named, depth + 1).items()}
+    if isinstance(schema, str):
+        return _shape(named.get(schema.rpartition(".")[2]), named, depth + 1)
+    if not isinstance(schema, dict):
+        return {}
+    fields = schema.get("fields")
+    if not isinstance(fields, list):
+        kind = schema.get("type")
+        return _shape(kind, named, depth + 1) if isinstance(kind, dict | list) else {}
+    named[str(schema.get("name")).rpartition(".")[2]] = schema
+    return {
+        str(one.get("name")): _shape(one.get("type"), named, depth + 1)
+        for one in fields
+        if isinstance(one, dict)
+    }
+
+
+def _has(event: Any, path: Path) -> bool:  # noqa: ANN401  any value
+    for step in path:
+        if not isinstance(event, dict) or step not in event:
+            return False
+        event = event[step]
+    return True
+
+
+def _add_names(names: dict[str, None], event: Any, around: Path) -> None:  # noqa: ANN401  any value
+    for name, inner in event.items() if isinstance(event, dict) and len(around) < MAX_DEPTH else ():
+        if len(names) < _MOST_NAMES:
+            path = (*around, name)
+            names[".".join(_SPECIAL.sub(r"\\\1", step) for step in path)] = None
+            _add_names(names, inner, path)
