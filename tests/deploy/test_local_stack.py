@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = ("worker-1", "worker-2")
 SERVED = {**dict.fromkeys(WORKERS, 6066), "forward": 6067}
+COUNTER, COUNTER_PORT = "counter", 6067
+"""It is in a profile of its own, on the port after that of the configuration."""
 
 
 class Stack:
@@ -39,7 +41,7 @@ class Stack:
         self._bootstrap = bootstrap
         self._directory = directory
         self.started: list[Process] = []
-        self.ports = {name: free_port() for name in SERVED}
+        self.ports = {name: free_port() for name in (*SERVED, COUNTER)}
         subprocess.run([shutil.copy(ROOT / "deploy/compose/make-secrets", directory)], check=True)
 
     def start(self, name: str, **changed: str) -> Process:
@@ -52,7 +54,7 @@ class Stack:
             "STREAM_SVT_CONFIG": mounted.get("/etc/stream-svt/monitors.yaml", ""),
             "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": self._bootstrap,
             "STREAM_SVT_WEB_HOST": "127.0.0.1",
-            "STREAM_SVT_WEB_PORT": str(port),
+            "STREAM_SVT_WEB_PORT": str(port - (name == COUNTER)),
         }
         if "sealing_key" in service["secrets"]:
             environment["STREAM_SVT_SEALING_KEYS"] = str(self._directory / "secrets" / "sealing.key")
@@ -67,7 +69,8 @@ class Stack:
         """Run a service's health check."""
         kind, *command = SERVICES[name]["healthcheck"]["test"]
         assert (kind, command[0]) == ("CMD", "python")
-        command = [argument.replace(str(SERVED[name]), str(self.ports[name])) for argument in command]
+        served = str(SERVED.get(name, COUNTER_PORT))
+        command = [argument.replace(served, str(self.ports[name])) for argument in command]
         return (
             subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False).returncode == 0
         )
@@ -134,3 +137,14 @@ async def test_a_worker_without_its_topics_waits_is_not_healthy_and_says_what_to
     await worker.until(lambda: worker.said("'stream-svt apply -c FILE --create-topics' creates it"))
     assert worker.alive
     assert not stack.healthy("worker-1")
+
+
+async def test_a_counter_without_the_sealing_key_waits_for_sources_and_is_not_healthy_until_then(stack):
+    applying = stack.start("apply")
+    assert await asyncio.to_thread(applying.process.wait, 60) == 0, applying.log
+    counter = stack.start(COUNTER)
+    lacks = "no source is declared in the applied configuration"
+    await counter.until(lambda: lacks in (counter.fetch("/health/ready") or ""))
+    assert counter.fetch("/health/live") == "live\n"
+    assert not stack.healthy(COUNTER)
+    assert await counter.end() == 0, counter.log
