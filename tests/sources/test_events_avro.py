@@ -16,7 +16,7 @@ from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.settings.fields import LAST_MS
 from stream_svt.settings.sections import SchemaRegistryConfig
-from stream_svt.sources.events import EventReader, Fate
+from stream_svt.sources.events import MOST_BYTES, MOST_BYTES_OF_ITEMS, EventReader, Fate
 from tests.support.avro import AtHand, Registry, encode, record, varint
 from tests.support.avro_writing import Writer, Written
 from tests.support.events import TIME, Row, read, reader_of, records_of, rows_of, source
@@ -421,6 +421,15 @@ def test_events_of_any_schemas_are_read_alone_and_in_company_as_a_slow_reader_re
         chance.shuffle(order)
         assert read(reader, [values[row] for row in order]) == [alone[row] for row in order]
     assert counted > 300
+
+
+def test_fewer_events_with_arrays_are_read_in_a_step():
+    schema = record("Event", user="string", tags={"type": "array", "items": "string"})
+    flat, tagged = records_of([b"\0\0\0\0\1" + bytes(995)] * 1000), reader_for(PLAIN, schema)
+    tagged.lack(flat)
+    assert tagged.at_once(flat) == MOST_BYTES // (1000 + 32)
+    tagged.lack(records_of([b"\0\0\0\0\2"]))
+    assert tagged.at_once(flat) == MOST_BYTES_OF_ITEMS // (1000 + 32)
 
 
 def test_parts_of_a_fetch_are_read_as_its_whole():
