@@ -41,6 +41,8 @@ NO_SERIES: Final = "no series"
 """Kind of finding: queries without the series that a monitor's mute or the topic's layout needs."""
 TWINS: Final = "twins"
 """Kind of finding: a series that looks like another one."""
+COUNTS: Final = 100
+"""Most records of a topic of counts that are read, 900 kB each: nothing else shows why a worker refuses one."""
 MAX_KEYS: Final = 10
 """Undeclared keys that are compared with the names of datasets, one by one."""
 
@@ -271,7 +273,8 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
     if lack := schemas.lack(config.spec):
         raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:
-        for topic in config.spec.produced_topics():
+        for topic in config.spec.topics():
+            most = min(records, COUNTS) if topic in config.spec.counts_topics() else records
             count = partitions_of(counts, topic)
             one = found[topic] = Sample(config.spec, topic, config.partitioning, schemas)
             spans = await kafka.edges(
@@ -279,7 +282,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
             )
             held = {tp: span for tp, span in spans.items() if span[0] < span[1]}
             for tp, span in held.items():
-                last = await newest(reader, tp, span, -(-records // len(held)), doing)
+                last = await newest(reader, tp, span, -(-most // len(held)), doing)
                 if (layout := one.linter.layout) is not None and layout.format == "avro":
                     await request_schemas(schemas, last)
                 if last:

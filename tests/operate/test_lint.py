@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from dataclasses import replace
 
 import pytest
 from aiokafka.structs import ConsumerRecord
@@ -12,9 +13,11 @@ from aiokafka.structs import ConsumerRecord
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.operate.lint import Sample
 from stream_svt.settings.application import load_spec
+from tests.support.counts import SOURCE, TOPIC, VISITORS, Counts, counting
 from tests.support.partitioning import partition_of
 
 PARTITIONS = 6
+OTHER_WINDOW = SOURCE.replace("window: 1h", "window: 2h")
 SPEC = load_spec("""
 application: shop
 datasets:
@@ -149,3 +152,18 @@ def test_a_layout_that_does_not_fit_is_named_with_its_path(messages, findings):
     found = list(sample.lines())
     assert len(found) == len(findings)
     assert all(finding in line for finding, line in zip(findings, found, strict=True))
+
+
+def test_of_records_of_counts_only_refusals_are_found():
+    spec = counting(VISITORS)
+    good = Counts(spec.sources[0], "errors", "a", [2**41, 0])
+    (other,) = counting(VISITORS, source=OTHER_WINDOW).sources
+    records = [good.at(number) for number in range(3)]
+    records += [replace(good, measure="others", offset=3), replace(good, source=other, offset=4)]
+    records += [replace(good, timestamp_type=1, offset=5), replace(good, dataset="d", offset=6)]
+    sample = Sample(spec, TOPIC, Partitioning(1, "murmur2"))
+    sample.add(0, records)
+    found = [line.partition(": ")[2].partition(":")[0] for line in sample.lines()]
+    assert found == [
+        f"refused, {reason}" for reason in ("unknown-measure", "not-counts", "broker-time", "undeclared")
+    ]
