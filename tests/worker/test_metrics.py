@@ -139,6 +139,14 @@ def test_a_source_shows_when_its_counts_are_due(ask: str, then: int) -> None:
     assert due == {"first": 2 * 3600 + 60 + 20, "next": then}
 
 
+@pytest.mark.parametrize(
+    ("text", "topics"), [(PERIODS, {"control", "counts"}), (COUNTED + SOURCE, {"control"})]
+)
+def test_of_a_topic_of_counts_no_refused_record_is_counted(text: str, topics: set[str]) -> None:
+    found = scrape(Metrics(load_spec(text), "hash"))
+    assert {labels[-1] for name, *labels in found if name == "stream_svt_records_rejected_total"} == topics
+
+
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
     """Charges are thresholds and tops in epsilon, and whole runs in rho."""
     views = [view("a", alerts=7, runs=3), view("b", alerts=7, runs=3, measure="rho", state="halted")]

@@ -29,6 +29,8 @@ from stream_svt.worker import event_loop, workload
 from stream_svt.worker.worker import Worker
 from stream_svt.worker.workload import AppliedWorkload
 from tests.simulation.log import Entry
+from tests.support.counts import TOPIC as COUNTS
+from tests.support.counts import VISITORS, Counts, counting
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 from tests.support.partitioning import partition_of
@@ -325,3 +327,13 @@ event_loop.keep_freed_memory()
 assert kept() > 16 << 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_topic_of_counts_is_read_as_its_source_writes_it_and_is_no_text() -> None:
+    spec = counting(VISITORS)
+    loaded = AppliedWorkload(spec, Partitioning(1, "murmur2"))
+    assert (loaded.topics, loaded.text_topics) == ((COUNTS,), {COUNTS: False})
+    (decoder,) = loaded.decoders(engine(loaded, 0)).values()
+    good = Counts(spec.sources[0], "visitors", "a", [5])
+    batch = decoder.decode([good, Entry(COUNTS, 1, good.tick, b"a", good.value, good.headers[:1])])
+    assert (batch.rejects, batch.measure_at(0)) == ([(1, "not-counts")], "visitors")
