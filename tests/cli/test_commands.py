@@ -309,6 +309,11 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     )
     (row,) = [line for line in changed.splitlines() if "parked" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]
+    # Of topics of counts only ticks are shown: that of the one whose monitors are furthest behind.
+    ticks = {"shop.clicks.counts": 1_790_000_000_000, "shop.visits.counts": 1_790_000_060_000}
+    for lag, shown in (({}, ""), ({"counts": 7}, "7, ")):
+        answer["body"] = json.dumps({**STATUS, "shards": [parked | {"lag": lag, "ticks": ticks}]}).encode()
+        assert f" {shown}ticks to 2026-09-21 14:13:20 UTC " in stream_svt("status", "--url", url).out
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -119,6 +120,16 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
         await expect(page.locator(".outlook").first).to_have_text(told)
         closed = f"Shard 0 closed permanently: {EVIL} goes on with what is left of its budgets"
         await expect(page.locator("#list > li").first).to_contain_text(closed)
+        assert seen.said == []
+
+
+async def test_of_counts_the_newest_tick_tested_is_shown(chromium, stage):
+    stage.worker.shards = (
+        replace(owned(view("a")), lag={}, ticks={"shop.clicks.counts": 1_790_000_000_000}),
+    )
+    async with visit(chromium, stage.url) as seen:
+        told = re.compile("0ticks to 21 Sept? 2026, [0-9]{2}:13:20")
+        await expect(seen.page.locator("#shards")).to_contain_text(told)
         assert seen.said == []
 
 
