@@ -15,7 +15,7 @@ from stream_svt.terminal import say
 @common.command("count -c monitors.yaml", "count -c monitors.yaml --accept-loss requests")
 @common.config_option()
 @common.option(
-    "--port", "Port of health, status and metrics. Default: web.port + 1.", click.IntRange(1, 65535)
+    "--port", "Port of health, status and metrics. Default: web.port + 2.", click.IntRange(1, 65535)
 )
 @common.option(
     "--accept-loss accepts",

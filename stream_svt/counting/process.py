@@ -41,11 +41,11 @@ async def run(
 ) -> None:
     """Count until SIGTERM or SIGINT, or until standard input ends; raises permanent errors of the start.
 
-    ``port`` is that of the pages, by default the one after the worker's.
+    ``port`` is that of the pages, by default the second after the worker's: the first is often the forwarder's.
     """
     limit_logs()
     service = CounterService(config, accepts, tell)
-    pages = pages_of(service, port or config.web.port % 65535 + 1)
+    pages = pages_of(service, port or (config.web.port + 1) % 65535 + 1)
     await pages.open()
     running = asyncio.create_task(service.run(), name="counter")
     loop = asyncio.get_running_loop()

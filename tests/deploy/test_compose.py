@@ -211,10 +211,10 @@ def test_prometheus_looks_for_workers_and_alertmanager_where_they_are():
         assert list((ROOT / source).glob(pattern))
 
 
-def test_a_prometheus_of_the_trusted_zone_looks_for_the_counter_on_the_port_after_the_workers():
+def test_a_prometheus_of_the_trusted_zone_looks_for_the_counter_on_its_port():
     [scraped] = yaml.safe_load((ROOT / "deploy/prometheus/trusted.yml").read_text())["scrape_configs"]
     [looked_up] = scraped["dns_sd_configs"]
-    port = yaml.safe_load(MONITORS.read_text())["web"]["port"] + 1
+    port = yaml.safe_load(MONITORS.read_text())["web"]["port"] + 2
     assert looked_up == {"names": ["counter"], "type": "A", "port": port}
     assert [one.rpartition(":")[2] for one in SERVICES["counter"]["ports"]] == [str(port)]
     assert f":{port}/health/ready" in SERVICES["counter"]["healthcheck"]["test"][-1]

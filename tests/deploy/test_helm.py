@@ -309,7 +309,7 @@ def test_nobody_asks_a_counter_but_who_is_named_for_it(render, objects):
     named = render(*ALL, f"--set-json=counter.from={json.dumps([peer])}")
     for found, ingress in (
         (objects, []),
-        (named, [{"from": [peer], "ports": [{"protocol": "TCP", "port": WebConfig().port + 1}]}]),
+        (named, [{"from": [peer], "ports": [{"protocol": "TCP", "port": WebConfig().port + 2}]}]),
     ):
         policy, labels = found["NetworkPolicy", COUNTER]["spec"], pods(found)[COUNTER]["metadata"]["labels"]
         assert policy["ingress"] == ingress
@@ -340,7 +340,7 @@ def test_a_network_policy_lets_pods_reach_what_is_given_besides(render, objects)
     ("component", "port", "key", "config"),
     [
         (WORKER, WebConfig().port, "config", CONFIG),
-        (COUNTER, WebConfig().port + 1, "config", CONFIG),
+        (COUNTER, WebConfig().port + 2, "config", CONFIG),
         (FORWARDER, ForwardWebConfig().port, "forward.config", FORWARD),
     ],
     ids=[WORKER, COUNTER, FORWARDER],
@@ -351,7 +351,7 @@ def test_probes_and_service_ask_for_pages_on_the_port_that_the_configuration_nam
     elsewhere = tmp_path / "elsewhere.yaml"
     elsewhere.write_text(config.read_text().replace("host: 0.0.0.0", "host: 0.0.0.0\n  port: 8443"))
     probes = {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
-    another = 8443 + (component == COUNTER)
+    another = 8443 + 2 * (component == COUNTER)
     for found, wanted in ((objects, port), (render(*ALL, f"--set-file={key}={elsewhere}"), another)):
         [container] = pods(found)[component]["spec"]["containers"]
         [served] = container["ports"]

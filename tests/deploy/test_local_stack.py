@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = ("worker-1", "worker-2")
 SERVED = {**dict.fromkeys(WORKERS, 6066), "forward": 6067}
-COUNTER, COUNTER_PORT = "counter", 6067
+COUNTER, COUNTER_PORT = "counter", 6068
 """It is in a profile of its own, on the port after that of the configuration."""
 
 
@@ -54,7 +54,7 @@ class Stack:
             "STREAM_SVT_CONFIG": mounted.get("/etc/stream-svt/monitors.yaml", ""),
             "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": self._bootstrap,
             "STREAM_SVT_WEB_HOST": "127.0.0.1",
-            "STREAM_SVT_WEB_PORT": str(port - (name == COUNTER)),
+            "STREAM_SVT_WEB_PORT": str(port - 2 * (name == COUNTER)),
         }
         if "sealing_key" in service["secrets"]:
             environment["STREAM_SVT_SEALING_KEYS"] = str(self._directory / "secrets" / "sealing.key")
