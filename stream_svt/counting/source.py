@@ -27,9 +27,10 @@ from stream_svt.kafka.clients import explain
 from stream_svt.monitor.operations import utc
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counter import Counter, SourceStatus
+from stream_svt.sources.counter import Counter
 from stream_svt.sources.events import Fate
 from stream_svt.sources.log import Park
+from stream_svt.sources.looks import SourceCounter, SourceStatus
 from stream_svt.worker.shard import describe
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class SourceLoop:
         self._accepts_loss = accepts_loss
         self._log: EventLog
         self._raw: RawTopic
-        self._counter: Counter | None = None
+        self._counter: SourceCounter | None = None
         self._seen: Mapping[Fate, int] = {}
         self._late = self._dropped = 0
         self._pieces: dict[int, Piece] = {}
@@ -154,7 +155,7 @@ class SourceLoop:
             await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
             tries += 1
 
-    async def _count(self, counter: Counter) -> None:
+    async def _count(self, counter: SourceCounter) -> None:
         """Take over what is durable, then look, read and write without end."""
         await self._log.replay(self._name, counter.replay)
         self._wait_for("error", "")
@@ -171,7 +172,7 @@ class SourceLoop:
             self._show(counter)
             await asyncio.sleep(0 if wrote or read else IDLE)
 
-    def _adopt(self, counter: Counter) -> None:
+    def _adopt(self, counter: SourceCounter) -> None:
         """Go on with the source as applied now, if that has changed."""
         spec = self._applied.source(self._name)
         if spec is not None and spec != counter.source:
@@ -198,7 +199,7 @@ class SourceLoop:
 
     # -- looks
 
-    async def _has_begun(self, counter: Counter) -> bool:
+    async def _has_begun(self, counter: SourceCounter) -> bool:
         """Let a source begin that has no log, and one go on whose loss is accepted; return whether it has begun."""
         if counter.parked and self._accepts_loss:
             spans, topic_id = await self._raw.look()
@@ -223,7 +224,7 @@ class SourceLoop:
         log.info("event=source_begins source=%s by_broker=%s", self._name, by_broker)
         return True
 
-    async def _look(self, counter: Counter) -> None:
+    async def _look(self, counter: SourceCounter) -> None:
         """Take the look that is due by both clocks."""
         if counter.look_due(_now_ms()) is None or time.monotonic() < self._next_look:
             return
@@ -243,7 +244,7 @@ class SourceLoop:
 
     # -- steps
 
-    async def _write(self, counter: Counter) -> bool:
+    async def _write(self, counter: SourceCounter) -> bool:
         """Write all that the counter wants to be written; return whether it was anything."""
         wrote = False
         while (step := counter.step()) is not None:
@@ -253,7 +254,7 @@ class SourceLoop:
             await asyncio.sleep(0)
         return wrote
 
-    async def _read(self, counter: Counter) -> bool:
+    async def _read(self, counter: SourceCounter) -> bool:
         """Read and fold records as far as the counter wants them; return whether there were any."""
         ranges = counter.ranges()
         self._pieces = {
@@ -267,7 +268,7 @@ class SourceLoop:
         folded = [await self._fold(counter, piece) for piece in [*self._pieces.values()]]
         return any(folded)
 
-    async def _fold(self, counter: Counter, piece: Piece) -> bool:
+    async def _fold(self, counter: SourceCounter, piece: Piece) -> bool:
         """Fold records of a piece as far as the counter takes them; return whether it took any."""
         took, partition = False, piece.partition
         self._wait_for("schema", "")
@@ -318,7 +319,7 @@ class SourceLoop:
         self._logged[subject] = now
         return True
 
-    def _show(self, counter: Counter) -> None:
+    def _show(self, counter: SourceCounter) -> None:
         """Update what pages show, and tell once when the first answer is due."""
         report, status = self.report, counter.status
         report.fates.update({fate: count - self._seen[fate] for fate, count in counter.fates.items()})
