@@ -138,8 +138,8 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
     spec = load_spec(text)
     [monitor] = spec.monitors
     sure = monitor.threshold + reported_margin(monitor, SURE)
-    assert f"A town with {sure} visits or more is almost certain" in page
-    assert reported_margin(monitor, 0.1) > 10  # "one with 110 is unlikely to be"
+    assert f"A page with {sure} users or more is almost certain" in page
+    assert reported_margin(monitor, 0.1) > 10  # "one with 510 is unlikely to be"
     mechanism = monitor.mechanism()
     assert f"threshold cost {float(mechanism.threshold_charge):.3f}, once" in page
     assert f"this alert {float(mechanism.branches[0].charge):.3f}." in page
