@@ -137,11 +137,11 @@ class Walk:
 
 
 def _two_free_ports() -> int:
-    """Return a port for a worker that is free, as is the next one, for the counter beside it."""
+    """Return a port for a worker that is free, as is the one after the next, for the counter beside it."""
     while True:
         port = free_port()
         with socket.socket() as beside, contextlib.suppress(OSError):
-            beside.bind(("127.0.0.1", port + 1))
+            beside.bind(("127.0.0.1", port + 2))
             return port
 
 
