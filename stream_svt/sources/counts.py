@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -63,14 +63,15 @@ def records_of(
     series = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
     has_set, has_series = source.ask == "close", source.series is not None
     parts, identity = _parts(listed.series, has_set), query_id(window, tick)
+    digests = source.digest.encode(), listed.digest.encode()
     for name, of_dataset in zip(listed.datasets, series, strict=True):
         dataset = source.dataset_at(window, name)
         for measure, of_measure in zip(listed.measures, of_dataset, strict=True):
             headers = (
                 ("content-type", ARROW_STREAM.encode()),
-                (SOURCE_HEADER, source.digest.encode()),
+                (SOURCE_HEADER, digests[0]),
                 (MEASURE_HEADER, measure.name.encode()),
-                (LIST_HEADER, listed.digest.encode()),
+                (LIST_HEADER, digests[1]),
             )
             whole = np.append(of_measure, 0) if has_set else of_measure
             set_name = set_id(window, measure.name) if has_set else None
@@ -85,20 +86,48 @@ def records_of(
                 yield CountsRecord(dataset, headers, _stream(columns), tick)
 
 
+Answer: TypeAlias = tuple[str, str | None, int]
+"""An answer that is passed on: id, series, and value in units of 10^-18."""
+
+
+def records_of_answers(
+    source: SourceSpec, dataset: str, answers: Sequence[Answer], tick: int
+) -> Iterator[CountsRecord]:
+    """Yield the records of answers of one dataset, as they are, at a tick; cut by their ids and series alone."""
+    headers = (
+        ("content-type", ARROW_STREAM.encode()),
+        (SOURCE_HEADER, source.digest.encode()),
+        (MEASURE_HEADER, b""),
+    )
+    sizes = (len(name.encode()) + len((series or "").encode()) + _ROW_BYTES for name, series, _ in answers)
+    for first, end in _cut(sizes):
+        ids, series, values = zip(*answers[first:end], strict=True)
+        # The same bytes for any value: all have one type, and none is null.
+        content = b"".join([value.to_bytes(16, "little", signed=True) for value in values])
+        exact = pa.Array.from_buffers(pa.decimal128(38, 18), end - first, [None, pa.py_buffer(content)])
+        columns = {"id": pa.array(ids, pa.utf8()), "value": exact}
+        if source.answers is not None and source.answers.series is not None:
+            columns["series"] = pa.array(series, pa.utf8())
+        yield CountsRecord(dataset, headers, _stream(columns), tick)
+
+
+def _cut(sizes: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the rows of each record, from and to, given the bytes of each row."""
+    ends, whole, first, row = list[int](), 0, 0, -1
+    for row, size in enumerate(sizes):
+        whole += size
+        if row - first == MAX_ROWS or (whole > MAX_BYTES - _OTHER_BYTES and row > first):
+            ends.append(row)
+            whole, first = size, row
+    return [*zip([0, *ends], [*ends, row + 1], strict=True)]
+
+
 @lru_cache(maxsize=4)
 def _parts(names: tuple[str, ...], has_set: bool) -> Sequence[tuple[int, int, _Arrow]]:
     """Return the rows of each record, from and to, with the column of their series: cut by the declared names alone."""
     rows = [*names, names[-1]] if has_set else names
-    ends, size, first = [], 0, 0
-    for row, name in enumerate(rows):
-        size += len(name.encode()) + _ROW_BYTES
-        if row - first == MAX_ROWS or (size > MAX_BYTES - _OTHER_BYTES and row > first):
-            ends.append(row)
-            size, first = len(name.encode()) + _ROW_BYTES, row
-    return [
-        (first, end, _series(rows[first:end]))
-        for first, end in zip([0, *ends], [*ends, len(rows)], strict=True)
-    ]
+    cut = _cut(len(name.encode()) + _ROW_BYTES for name in rows)
+    return [(first, end, _series(rows[first:end])) for first, end in cut]
 
 
 def _series(names: Sequence[str]) -> _Arrow:
