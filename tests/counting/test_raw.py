@@ -34,7 +34,7 @@ async def raw(topics):
 async def write(raw: RawTopic, seed: int) -> None:
     """Write single records and batches, and transactions of which some are aborted."""
     chance = random.Random(seed)
-    servers = raw.cluster.arguments["bootstrap_servers"]
+    servers = raw._cluster.arguments["bootstrap_servers"]
     for number in range(8):
         some = [
             (chance.randrange(3), b"k", b'{"n":"%d-%d"}' % (number, each))
@@ -79,13 +79,13 @@ async def test_every_committed_record_of_a_range_is_read_once_wherever_the_range
                 for n, values in (await read_to(raw, again)).items():
                     assert values == seen[n][len(seen[n]) - len(values) :]
     for n in range(3):
-        written = await records.read(raw.cluster.arguments["bootstrap_servers"], raw.topic, [n])
+        written = await records.read(raw._cluster.arguments["bootstrap_servers"], raw.topic, [n])
         assert seen[n] == [record.value for record in written]
     assert sum(map(len, seen.values())) > 500
 
 
 async def test_an_open_transaction_is_below_the_end_and_its_records_come_once_it_has_ended(raw):
-    servers = raw.cluster.arguments["bootstrap_servers"]
+    servers = raw._cluster.arguments["bootstrap_servers"]
     await records.send(servers, raw.topic, (0, None, b"before"))
     producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=raw.topic)
     await producer.start()
@@ -104,7 +104,7 @@ async def test_an_open_transaction_is_below_the_end_and_its_records_come_once_it
 
 async def test_a_batch_that_cannot_be_unpacked_is_left_out_and_counted(raw, monkeypatch):
     monkeypatch.setattr(batches, "LARGEST", 1 << 20)
-    servers = raw.cluster.arguments["bootstrap_servers"]
+    servers = raw._cluster.arguments["bootstrap_servers"]
     large = (0, None, bytes(1_000_000)), (0, None, bytes(1_000_000))
     await records.send(servers, raw.topic, (0, None, b"before"))
     async with AIOKafkaProducer(
@@ -122,7 +122,7 @@ async def test_a_batch_that_cannot_be_unpacked_is_left_out_and_counted(raw, monk
 
 
 async def test_looks_see_deletions_and_new_partitions_and_reads_say_what_is_lost(raw, topics):
-    servers = raw.cluster.arguments["bootstrap_servers"]
+    servers = raw._cluster.arguments["bootstrap_servers"]
     await records.send(servers, raw.topic, *[(0, None, b"%d" % n) for n in range(5)])
     spans, topic_id = await raw.look()
     assert (spans, len(topic_id)) == ({0: (0, 5), 1: (0, 0), 2: (0, 0)}, 36)
