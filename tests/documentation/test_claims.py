@@ -145,6 +145,23 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
     assert f"this alert {float(mechanism.branches[0].charge):.3f}." in page
 
 
+def test_the_page_about_raw_events_says_from_where_on_its_first_monitor_is_sure():
+    [text] = [block.text for block in blocks(Path("docs/raw-events.md")) if block.name == "monitors.yaml"]
+    first, *_ = load_spec(text).monitors
+    sure = int(first.threshold + reported_margin(first, SURE))
+    page = _page("raw-events.md")
+    assert f"A page with more than about {round(sure, -1)} visitors" in page
+    assert len(text.splitlines()) == 21  # twenty, and the name of the file
+
+
+def test_asking_at_each_tick_costs_the_noise_scales_that_the_page_of_limits_says():
+    page = _page("known-limitations.md")
+    [often, seldom] = re.search(
+        r"by (\d\.\d) noise scales at `every: 10s`, by (\d\.\d) at `1m`", page
+    ).groups()
+    assert [often, seldom] == [f"{math.log(3600 / every):.1f}" for every in (10, 60)]
+
+
 def test_the_alert_on_the_messages_page_is_told_in_its_own_numbers():
     alert = example.events()[EventType.ALERT]["data"]
     page = _page("messages.md")
