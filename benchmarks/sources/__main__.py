@@ -1,6 +1,9 @@
 """Counts of raw events, by parts: ``benchmarks/run sources [PART [OPTION...]]``.
 
     tally   pairs of cells and units of one window: bytes, processor time and the longest step; needs no broker
+    events  a counter on a real broker against an aiokafka loop
+    outage  a counter that catches up
+    close   from the end of a window to its alerts
 
 Each part has ``--help``.
 """
@@ -12,7 +15,7 @@ import sys
 
 from benchmarks.command import show
 
-PARTS = ("tally",)
+PARTS = ("tally", "events", "outage", "close")
 
 
 def main() -> int:

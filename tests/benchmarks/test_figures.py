@@ -20,6 +20,7 @@ from benchmarks.scale import __main__ as scale
 from benchmarks.scale.loop_lag import Lag
 from benchmarks.service import columns, messages, values, workers
 from benchmarks.service.reading import datasets
+from benchmarks.sources import close, events, outage
 from stream_svt.kafka.embedded import EmbeddedKafka
 from stream_svt.logs import TEXT, TextFormatter
 from stream_svt.mechanisms import noise
@@ -32,7 +33,7 @@ SOAK = (pytest.mark.kafka, pytest.mark.soak)
 @pytest.fixture
 def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the benchmarks that start a broker of their own use the session's."""
-    for module in (columns, latency, messages, values, workers):
+    for module in (columns, latency, messages, values, workers, close, events, outage):
         monkeypatch.setattr(module, "EmbeddedKafka", lambda: contextlib.nullcontext(broker))
     monkeypatch.chdir(ROOT)  # the peers' processes import from it
 
@@ -54,6 +55,12 @@ TINY = {
         "--pairs 200000 --piece 5000 --cells 100 --repetitions 2",
         "bytes_per_pair rebuild_seconds_per_10m longest_step_ms",
     ),
+    "sources.events": (
+        "--events 400000 --pages 100 --repetitions 1 --look-every 5",
+        "events_vs_getmany events_cpu_vs_getmany million_events",
+    ),
+    "sources.outage": ("--rate 40000 --seconds 8 --pages 100 --look-every 5", "catch_up_vs_live"),
+    "sources.close": ("--pairs 50000 --pages 100 --repetitions 1", "close_seconds"),
     "sampler": ("--count 2000 --repetitions 3", "exact_vs_numpy_exponential test_ns_vs_numpy_exponential"),
     "planner": (
         "--workloads 4 --runs 12 --engine 2 --engine-runs 2 --real-runs 1 --choices 1 --choice-runs 5",
@@ -92,7 +99,11 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SOAK if re.match("service|latency", name) else ()) for name in TINY]
+    "name",
+    [
+        pytest.param(name, marks=SOAK if re.match("service|latency|sources.[^t]", name) else ())
+        for name in TINY
+    ],
 )
 def test_a_benchmark_prints_its_figures(measured, request, name):
     sizes, figures = TINY[name]
