@@ -31,7 +31,7 @@ BEGIN_MS = int(time.time() * 1000) // HOUR_MS * HOUR_MS - 100 * HOUR_MS
 
 
 @dataclass(eq=False)
-class Counting(Scene):
+class AskedByHand(Scene):
     """An application with a source, whose counter is this test."""
 
     partitions: int = 2
@@ -147,8 +147,8 @@ def numbers_in(text: str) -> set[str]:
 
 
 @pytest.fixture
-async def scene(scenes) -> Counting:
-    found: Counting = await scenes(Counting)
+async def scene(scenes) -> AskedByHand:
+    found: AskedByHand = await scenes(AskedByHand)
     await found.prepare()
     try:
         yield found
@@ -252,7 +252,7 @@ async def test_lost_counts_wait_for_an_acceptance_that_names_no_offset(scene):
     assert not numbers_in(await scene.shown(worker)) & await scene.offsets()
 
 
-async def spans(scene: Counting) -> dict[int, tuple[int, int]]:
+async def spans(scene: AskedByHand) -> dict[int, tuple[int, int]]:
     places = [TopicPartition(scene.counts, partition) for partition in sorted(scene.homes())]
     found = await kafka.spans(scene.config().cluster(), places, "looking", "read_uncommitted")
     return {place.partition: span for place, span in found.items()}

@@ -141,7 +141,7 @@ def _shards() -> tuple[Builder[Panel], ...]:
         lines(
             "Lag by topic and shard",
             "Records after the committed position. A shard that falls behind while others do not has the busiest "
-            "datasets.",
+            "datasets. Topics of counts show no lag: the page on sources shows their ticks.",
             Query(f"max by (topic, shard) ({of('stream_svt_lag_records')})", "{{topic}} / {{shard}}"),
             unit="short",
             width=8,
