@@ -17,14 +17,14 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.application.config import Config
-from stream_svt.application.topology import counter_problems, read_topology
+from stream_svt.application.topology import require
 from stream_svt.counting.applied import Applied
 from stream_svt.counting.event_log import HOMES, EventLog, LogBroken
 from stream_svt.counting.source import SourceLoop, SourceReport, explained
-from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.errors import BrokerError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
-from stream_svt.settings.sources import log_topic
+from stream_svt.settings.sources import SourceSpec, log_topic
 from stream_svt.worker.failures import ends_start
 from stream_svt.worker.group import LEAVE_TIMEOUT, StickyAssignor, check_membership
 from stream_svt.worker.shard import describe
@@ -91,15 +91,18 @@ class Owner:
         applied, self.lack = self._service.applied, ""
         try:
             while not event_log.broken.done():
-                declared = {
-                    one.name for one in applied.sources if HOMES.of(one.name.encode()) == self.partition
+                specs = {
+                    one.name: one for one in applied.sources if HOMES.of(one.name.encode()) == self.partition
                 }
-                for name in tasks.keys() - declared:
+                for name in tasks.keys() - specs.keys():
                     tasks.pop(name).cancel()
                     self.loops.pop(name)
-                for name in sorted(declared - tasks.keys()):
-                    loop = self.loops.setdefault(name, self._service.loop_of(name))
-                    tasks[name] = asyncio.create_task(loop.run(event_log), name=f"source-{name}")
+                for name, spec in specs.items():
+                    if name not in self.loops:
+                        self.loops[name] = self._service.loop_of(spec)
+                    if name not in tasks or tasks[name].done():
+                        loop = self.loops[name].run(event_log)
+                        tasks[name] = asyncio.create_task(loop, name=f"source-{name}")
                 await asyncio.wait([event_log.broken], timeout=WATCH_INTERVAL)
                 self.written = event_log.written
                 await self._delete_old(event_log)
@@ -135,7 +138,8 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
     ) -> None:
         self.config, self.applied = config, Applied(config)
         self.owners: dict[int, Owner] = {}
-        self.joined, self.waits = False, "it reads the applied configuration"
+        self.joined = self._has_joined = False
+        self.waits = "it reads the applied configuration"
         self._accepts, self._tell = set(accepts), tell
         self._consumer: Any = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -160,12 +164,10 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
             self.config.cluster(), self.config.spec.application, partition, self.config.partitioning
         )
 
-    def loop_of(self, name: str) -> SourceLoop:
-        """Return a new loop of a declared source."""
-        spec = self.applied.source(name)
-        assert spec is not None  # noqa: S101  the caller has just found it
-        accepts = name in self._accepts
-        self._accepts.discard(name)
+    def loop_of(self, spec: SourceSpec) -> SourceLoop:
+        """Return a new loop of a source."""
+        accepts = spec.name in self._accepts
+        self._accepts.discard(spec.name)
         return SourceLoop(spec, self.config, self.applied, self._tell, accepts_loss=accepts)
 
     async def is_member(self, partition: int) -> bool:
@@ -183,29 +185,25 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
     async def run(self) -> None:
         """Follow the configuration, join the group, and count without end; raises permanent errors of the start."""
         aiokafka_fixes.apply_fixes()
-        following = asyncio.create_task(self.applied.follow(), name="versions")
-        try:
-            await self._run(following)
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await self._leave()
-
-    async def _run(self, following: asyncio.Task[None]) -> None:
-        tries, has_joined = 0, False
+        tries = 0
         while True:
+            following = asyncio.create_task(self.applied.follow(), name="versions")
             try:
                 await self._wait_for_sources(following)
-                await self._check_topics()
+                applied = replace(self.config, spec=self.applied.spec or self.config.spec)
+                await require(applied, applied.cluster(), sources=True)
                 await self._join()
-                self.waits, has_joined = "", True
+                self.waits = ""
                 await self._watch(following)
             except Exception as error:
-                if (following.done() or not has_joined) and ends_start(error):
+                if not self._has_joined and ends_start(error):
                     raise
-                self.waits = describe(error)
+                self.waits = describe(explained(error))
                 log.warning("event=counter_outside_group error=%r", self.waits)
-            await self._leave()
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                await self._leave()
             await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
             tries += 1
 
@@ -217,12 +215,6 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
             if self.applied.read_ms:
                 self.waits = "no source is declared in the applied configuration: 'stream-svt apply -c FILE'"
             await asyncio.sleep(WATCH_INTERVAL / 10)
-
-    async def _check_topics(self) -> None:
-        """Raise ConfigError if the topics are not as a counter needs them."""
-        applied = replace(self.config, spec=self.applied.spec or self.config.spec)
-        if problems := counter_problems(applied, await read_topology(applied, applied.cluster())):
-            raise ConfigError(problems, f"the sources applied last, version {self.applied.number}")
 
     # -- the group
 
@@ -256,7 +248,8 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         if self._consumer is None:
             return
         self._consumer.pause(*assigned)
-        numbers, self.joined = sorted(tp.partition for tp in assigned), True
+        numbers = sorted(tp.partition for tp in assigned)
+        self.joined = self._has_joined = True
         log.info("event=assigned partitions=%s", ",".join(map(str, numbers)) or "none")
         for number in self.owners.keys() - set(numbers):
             ending = asyncio.create_task(self.owners.pop(number).stop())

@@ -226,7 +226,7 @@ async def test_of_two_counters_the_other_goes_on_where_one_ends_and_old_entries_
     assert log[0].offset > 0
 
 
-async def test_a_source_that_fails_does_not_stop_another(scene):
+async def test_a_source_that_fails_does_not_stop_another(scene, monkeypatch):
     other = (
         "  - {name: other, topic: APP.raw, unit: user, window: 1s, every: 1s, lateness: 1s, settle: 0, "
         "dataset: depot}\n"
@@ -239,15 +239,14 @@ async def test_a_source_that_fails_does_not_stop_another(scene):
     await create_topics(scene.servers, {f"{scene.application}.other.counts": scene.partitions})
     await scene.publish()
     await scene.delete("other.counts")
-    counter = CounterService(scene.config())
-    counter._check_topics = nothing  # the topic of counts of the other one is missing
-    scene.counters[counter] = asyncio.create_task(counter.run())
+    monkeypatch.setattr(service, "require", nothing)  # the topic of counts of the other one is missing
+    counter = await scene.count(ready=False)
     await until(lambda: any("does not exist" in one.waits for one in counter.reports), 60)
     await scene.visit(20)
     await scene.agrees()
 
 
-async def nothing() -> None:
+async def nothing(*_: object, **__: object) -> None:
     pass
 
 
@@ -282,7 +281,22 @@ async def test_lost_records_park_a_source_until_an_operator_accepts_the_loss(sce
     assert before == known[: len(before)]
 
 
-@pytest.mark.parametrize("apart", [-70_000, 70_000, 400_000_000_000])
+async def test_looks_follow_the_brokers_clock_where_it_is_a_little_behind(scene, monkeypatch):
+    probe = EventLog.brokers_time
+    monkeypatch.setattr(EventLog, "brokers_time", lambda log: shifted(probe(log), -3000))
+    await scene.publish()
+    counter = await counting_is(scene)
+    await scene.visit(20)
+    ending = time.monotonic() + 6
+    while time.monotonic() < ending:
+        await asyncio.sleep(0.01)
+        looked = report_of(counter).status.look_ms
+        assert looked <= now_ms() - 3200 or looked % 1000  # of its begin
+    assert looked > now_ms() - 5500
+    await scene.agrees()
+
+
+@pytest.mark.parametrize("apart", [-70_000, 400_000_000_000])
 async def test_no_look_is_taken_while_clocks_are_apart(scene, monkeypatch, apart):
     await scene.publish()
     counter = await counting_is(scene)
@@ -306,12 +320,11 @@ async def shifted(probe, apart: int) -> int:
     return await probe + apart
 
 
-async def test_a_compacted_topic_is_not_counted(counting):
+async def test_a_compacted_topic_is_not_counted(counting, monkeypatch):
     scene = await counting(raw={"cleanup.policy": "compact"})
     await scene.publish()
-    counter = CounterService(scene.config())
-    counter._check_topics = nothing  # which would end it
-    scene.counters[counter] = asyncio.create_task(counter.run())
+    monkeypatch.setattr(service, "require", nothing)  # which would end it
+    counter = await scene.count(ready=False)
     await until(lambda: counter.reports and "compacted" in report_of(counter).waits)
     assert await scene.answers() == []
 

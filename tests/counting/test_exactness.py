@@ -14,7 +14,7 @@ from tests.support.counting import Counting
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-SECONDS = int(os.environ.get("SOAK_SECONDS", "25"))
+SECONDS = int(os.environ.get("SOAK_SECONDS", "15"))
 
 
 async def test_counts_are_exact_while_counters_are_killed_and_stopped(scene):
