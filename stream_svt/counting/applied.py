@@ -96,6 +96,10 @@ class Applied:
         """The sources applied last."""
         return () if self.spec is None else self.spec.sources
 
+    def declares(self, dataset: str) -> bool:
+        """Return whether a dataset is declared."""
+        return self.spec is not None and self.spec.find(dataset) is not None
+
     def source(self, name: str) -> SourceSpec | None:
         """Return a source by name, None if it is not declared."""
         return next((one for one in self.sources if one.name == name), None)

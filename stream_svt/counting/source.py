@@ -27,6 +27,7 @@ from stream_svt.kafka.clients import explain
 from stream_svt.monitor.operations import utc
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.answers import AnswersCounter
 from stream_svt.sources.counter import Counter
 from stream_svt.sources.events import Fate
 from stream_svt.sources.log import Park
@@ -137,7 +138,7 @@ class SourceLoop:
             self._raw = RawTopic(self._cluster, spec.topic, text=spec.format == "json")
             schemas = SchemaRegistry(self._config.schema_registry, takes_absence=True)
             try:
-                await self._count(Counter(spec, partial(os.urandom, KEY_BYTES), schemas))
+                await self._count(self._counter_of(spec, schemas))
             except LogBroken:
                 raise
             except Exception as error:  # noqa: BLE001  a failing source must not stop others
@@ -154,6 +155,11 @@ class SourceLoop:
                 await schemas.close()
             await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
             tries += 1
+
+    def _counter_of(self, spec: SourceSpec, schemas: SchemaRegistry) -> SourceCounter:
+        if spec.answers is not None:
+            return AnswersCounter(spec, schemas, self._applied.declares)
+        return Counter(spec, partial(os.urandom, KEY_BYTES), schemas)
 
     async def _count(self, counter: SourceCounter) -> None:
         """Take over what is durable, then look, read and write without end."""
@@ -265,7 +271,7 @@ class SourceLoop:
             wait = 0 if self._pieces else READ_WAIT
             self._pieces |= {piece.partition: piece for piece in await self._raw.read(idle, wait)}
         self._note_waits({n: at for n, (at, _) in idle.items() if n not in self._pieces})
-        folded = [await self._fold(counter, piece) for piece in [*self._pieces.values()]]
+        folded = [await self._fold(counter, self._pieces[n]) for n in sorted(self._pieces)]
         return any(folded)
 
     async def _fold(self, counter: SourceCounter, piece: Piece) -> bool:

@@ -264,7 +264,7 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     has_layout = monitors[0].record is not None  # then a record is one query without options
     sources = [one for one in specs[0].sources if one.counts_topic(specs[0].application) == topic]
-    measures = [one.name for source in sources for one in source.measures]
+    measures = [name for source in sources for name in source.measure_names]
     columnar = (rng.random() < _COLUMNAR and not has_layout) or bool(measures)
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
     options *= not has_layout

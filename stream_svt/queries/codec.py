@@ -65,7 +65,7 @@ class QueryDecoder:
     ) -> None:
         self.topic = topic
         self._digest = None if source is None else source.digest.encode()
-        self._measures = () if source is None else tuple(one.name for one in source.measures)
+        self._measures = () if source is None else source.measure_names
         self.dataset_index = index
         self._monitors = frozenset(monitors)
         self._has_layout = layout is not None
@@ -152,9 +152,10 @@ class QueryDecoder:
         ]
         refusals = [one if isinstance(one, Reason) else None for one in found]
         batch = self._decode_columnar(records, refusals, COUNTS_AT_ONCE)
-        measure = np.array([-1 if isinstance(one, Reason) else one for one in found])
-        batch.measure = measure[records.offset.searchsorted(batch.offset)]
-        batch.measures = self._measures
+        if self._measures != ("",):  # answers have none
+            measure = np.array([-1 if isinstance(one, Reason) else one for one in found])
+            batch.measure = measure[records.offset.searchsorted(batch.offset)]
+            batch.measures = self._measures
         return batch
 
     def _measure(self, headers: Headers, by_broker: bool) -> int | Reason:

@@ -87,7 +87,7 @@ class _Topic:
         grids = [one.granularity for one in monitors if not sensitivity % one.granularity]
         self._grid = next(iter(grids), sensitivity)
         self._forms = ["exact", *["double", "single"] * bool(grids), *["integer"] * (not sensitivity % 1)]
-        if self._source is not None:
+        if self._source is not None and self._source.answers is None:
             self._forms = ["integer"]
         self._tree: _Tree = {}
         if self._layout is not None:

@@ -46,10 +46,11 @@ def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any],
         monitors.append(raw)
         if isinstance(raw, dict) and raw.get("source") is not None:
             path = ("monitors", number)
-            problems += (((*path, key), _follows(raw["source"])) for key in OF_SOURCE if key in raw)
-            kept = {key: value for key, value in raw.items() if key not in OF_SOURCE}
-            followed, found = _followed(kept, sources, application)
-            monitors[-1] = kept | followed
+            followed, found = _followed(raw, sources, application)
+            own = () if "datasets" in followed else ("datasets",)
+            follow = [key for key in OF_SOURCE if key not in own]
+            problems += (((*path, key), _follows(raw["source"])) for key in follow if key in raw)
+            monitors[-1] = {key: value for key, value in raw.items() if key not in follow} | followed
             problems += (((*path, key), message) for key, message in found)
     return monitors, problems
 
@@ -75,6 +76,13 @@ def _followed(
         return _UNREAD, [("source", f"unknown source {quote(name)}{did_you_mean(name, names) or known}")]
     if not isinstance(source, SourceSpec):
         return _UNREAD, []
+    topic, datasets = source.counts_topic(application), {"datasets": [source.datasets]}
+    if source.answers is not None:
+        keys = ("sensitivity", "monotonic", "granularity", "bounds")
+        declared = {key: getattr(source.answers, key) for key in keys}
+        wrong = f"source {quote(name)} passes on answers, and has no measures: remove it"
+        found = [] if measure is None else [("measure", wrong)]
+        return {"topic": topic, "measure": None, **declared, **(datasets if source.datasets else {})}, found
     measures, problems = [one.name for one in source.measures], []
     if measure is None:
         measure = measures[0]
@@ -86,9 +94,9 @@ def _followed(
         near = did_you_mean(measure, measures) or f"; expected one of {', '.join(measures)}"
         problems.append(("measure", f"source {quote(name)} has no measure {quote(measure)}{near}"))
     followed = {
-        "topic": source.counts_topic(application),
+        "topic": topic,
         "measure": measure,
-        "datasets": [source.datasets],
+        **datasets,
         "sensitivity": source.sensitivity,
         "monotonic": True,
         "granularity": 1,
@@ -118,25 +126,26 @@ def filled(
     for number, one in enumerate(datasets):
         covering = [source for source in sources if any(map(source.covers, one.samples(_SAMPLE_MS)))]
         problems += _declaration_problems(number, one, covering)
-        unit = {"unit": covering[0].unit_text} if covering else {}
+        unit = {"unit": covering[0].unit_text} if covering and covering[0].answers is None else {}
         found.append(one.model_copy(update=unit))
     return tuple(found), problems
 
 
 def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequence[SourceSpec]) -> Found:
     path = ("datasets", number)
-    if not covering:
+    if not covering or covering[0].answers is not None:
         if one.unit is None:
             what = "The privacy unit in words, such as 'one basket' or 'one user'"
             yield (*path, "unit"), f"is required: {what}"
+    elif one.unit is not None:
+        yield (*path, "unit"), _follows(covering[0].name)
+    if not covering:
         return
     source, *others = covering
     name = quote(source.name)
     if others:
         message = f"sources {name} and {quote(others[0].name)} fill these datasets, and a dataset has one source only"
         yield path, f"{message}: give them datasets with different names"
-    if one.unit is not None:
-        yield (*path, "unit"), _follows(source.name)
     other = next((each for each in one.samples(_SAMPLE_MS) if not source.covers(each)), None)
     if other is not None:
         yield (
@@ -147,7 +156,7 @@ def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequen
     if slot != period:
         wanted = f"by generate, with {slot}" if slot else "without generate"
         yield path, f"source {name} fills {quote(source.dataset_pattern)}: declare these datasets {wanted}"
-    elif slot and one.lateness <= source.lateness:
+    elif slot and source.answers is None and one.lateness <= source.lateness:
         late = fields.duration_text(source.lateness)
         message = f"must be longer than the lateness of source {name} ({late}): the counts of a period's last window"
         yield (*path, "lateness"), f"{message} have the timestamp of its close"
@@ -173,36 +182,46 @@ def problems(config: ConfigDocument) -> Found:
                 (*path, "topic"),
                 f"{quote(source.topic)} is written by the counter: name the topic of raw events",
             )
-        for name in source.dataset_names:
+        for name in source.dataset_names if source.dataset_pattern else ():
             if source.dataset_at(_SAMPLE_MS, name) not in declared:
                 pattern = source.dataset_pattern.replace("{name}", name) if name else source.dataset_pattern
                 key = "generate" if period_slot_of(pattern) else "name"
                 message = f"datasets declare no {quote(pattern)}"
                 yield (*path, "dataset"), f"{message}: add one, {{{key}: {quote(pattern)}, ..}}"
                 break
+    filled = declared | _by_monitors(config, declared)
     for number, monitor in enumerate(config.monitors):
         path = ("monitors", number)
         if monitor.source is not None:
             yield from _monitor_problems(number, monitor, config.sources)
-            continue
-        if monitor.topic in topics:
+        elif monitor.topic in topics:
             name = topics[monitor.topic].name
             yield (
                 (*path, "topic"),
                 f"is the topic of counts of source {quote(name)}: write source: {name} instead",
             )
-        covers = monitor.covers
-        if (name := next(filter(covers, declared), "")) and monitor.topic not in topics:
-            message = f"also matches {quote(name)}, which source {quote(declared[name].name)} fills"
+        # A monitor that reads the topic of a source's counts has a problem already.
+        others = (one for one, by in filled.items() if by.name != monitor.source and monitor.covers(one))
+        if (name := next(others, "")) and (monitor.source is not None or monitor.topic not in topics):
+            message = f"also matches {quote(name)}, which source {quote(filled[name].name)} fills"
             remedy = "a dataset has one source, or query topics. List the other datasets"
             yield (*path, "datasets"), f"{message}: {remedy}"
+
+
+def _by_monitors(config: ConfigDocument, others: Mapping[str, SourceSpec]) -> dict[str, SourceSpec]:
+    """Return the datasets that answers name in a field: those that monitors of their source run on."""
+    named = {one.name: one for one in config.sources if not one.dataset_pattern}
+    covering = [(named[one.source], one.covers) for one in config.monitors if one.source in named]
+    names = (name for one in config.datasets for name in one.samples(_SAMPLE_MS) if name not in others)
+    return {name: source for name in names for source, covers in reversed(covering) if covers(name)}
 
 
 def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[SourceSpec]) -> Found:
     source = next(one for one in sources if one.name == monitor.source)
     path = ("monitors", number, "append")
-    if isinstance(monitor.append, fields.Sweep) and source.ask != "close":
-        message = f"sweep needs sets of queries, and source {quote(source.name)} asks at each tick"
+    if isinstance(monitor.append, fields.Sweep) and (source.answers is not None or source.ask != "close"):
+        does = "asks at each tick" if source.answers is None else "passes on answers without sets"
+        message = f"sweep needs sets of queries, and source {quote(source.name)} {does}"
         yield path, f"{message}: use retry or off, or a source with ask: close"
     if isinstance(monitor.append, fields.Retry) and monitor.append.lifetime.ms is None:
         message = "retry needs a lifetime in time, such as {retry: {lifetime: 6h}}"
@@ -211,7 +230,7 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
 
 def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
     """Yield advice about sources that are allowed but may be unintended."""
-    tested = {(one.source, one.measure) for one in config.monitors}
+    tested = {(one.source, one.measure or "") for one in config.monitors}
     sizes = {one.name: len(one.series_names) for one in config.sources}
     for number, monitor in enumerate(config.monitors):
         sweep, size = monitor.append, sizes.get(monitor.source or "", 0)
@@ -220,10 +239,11 @@ def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
             yield ("monitors", number, "append"), f"{message}: raise max_set_size"
     for number, source in enumerate(config.sources):
         path = ("sources", number)
-        for index, measure in enumerate(source.measures):
-            if (source.name, measure.name) not in tested:
+        for index, measure in enumerate(source.measure_names):
+            if (source.name, measure) not in tested:
                 where = (*path, "measures", index) if "measures" in source.model_fields_set else path
-                yield where, f"no monitor tests measure {quote(measure.name)} of source {quote(source.name)}"
+                of = f"measure {quote(measure)} of " if measure else ""
+                yield where, f"no monitor tests {of}source {quote(source.name)}"
         names = {source.dataset_at(_SAMPLE_MS, name) for name in source.dataset_names}
         each = (name for one in config.datasets for name in one.samples(_SAMPLE_MS))
         if missing := [name for name in each if source.covers(name) and name not in names]:
@@ -233,5 +253,7 @@ def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
             )
         earlier = [one.name for one in config.sources[:number] if one.topic == source.topic]
         if earlier:
-            message = f"source {quote(earlier[0])} counts the same topic: a person's losses on their datasets add up"
+            message = (
+                f"source {quote(earlier[0])} reads the same topic: a person's losses on their datasets add up"
+            )
             yield (*path, "topic"), message

@@ -7,10 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings import fields
@@ -76,6 +84,20 @@ class Balance:
     def continued(self, dataset: DatasetSpec) -> DatasetSpec:
         """Return a dataset with this limit and spending."""
         return DatasetSpec(dataset.name, replace(dataset.terms, limit=self.limit, spent_before=self.spent))
+
+
+class OrPattern:
+    """Annotation of a mapping with a dataset's pattern, which may be written alone."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: {"pattern": value} if isinstance(value, str) else value, handler(source)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 NAME_SLOT = "{name}"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
@@ -162,6 +163,12 @@ def _error(kind: str, loc: tuple[str | int, ...], message: str) -> InitErrorDeta
     return InitErrorDetails(type=text, loc=loc, input=None)
 
 
+def required(key: FieldInfo) -> str:
+    """Return the message about a key that is missing."""
+    text = " ".join((key.description or "").split())
+    return f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip(".")
+
+
 def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorDetails]:
     """Yield an error of a model with its final message."""
     kind, loc, context, value = detail["type"], detail["loc"], detail.get("ctx", {}), detail["input"]
@@ -174,8 +181,7 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
         hint = did_you_mean(loc[-1], fields) or f"; expected one of {', '.join(fields)}"
         yield _error(EXPLAINED, loc, f"unknown key{hint}")
     elif kind == "missing":
-        text = " ".join((fields[str(loc[-1])].description or "").split())
-        yield _error(ABSENT, loc, f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip("."))
+        yield _error(ABSENT, loc, required(fields[str(loc[-1])]))
     else:
         words = re.findall("'([^']+)'", context.get("expected", ""))
         choice = " or ".join(", ".join(words).rsplit(", ", 1))

@@ -141,6 +141,15 @@ Proportion = Annotated[Exact, Field(gt=0, lt=1), _limited(exclusiveMinimum=0, ex
 
 Flag = Annotated[bool, Field(strict=True)]
 
+
+def _pair(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value
+    raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
+
+
+Bounds = Annotated[tuple[Exact, Exact], BeforeValidator(_pair)]
+
 Duration = Annotated[int, Form(duration_ms, DURATION_SCHEMA, duration_text)]
 DurationOrZero = Annotated[
     int, Form(_duration_or_zero, {"anyOf": [DURATION_SCHEMA, {"const": 0}]}, duration_text)

@@ -42,12 +42,6 @@ _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
 _CONSTRUCTORS = {"svt": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
 
-def _pair(value: object) -> object:
-    if isinstance(value, list | tuple) and len(value) == 2:
-        return value
-    raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
-
-
 class Change(StrEnum):
     """What another value of a key does to a monitor, in words for its operator. Most keys end open runs."""
 
@@ -80,7 +74,7 @@ _DECLARED = ("topic", "sensitivity", "bounds")
 def _without_source(schema: dict[str, Any]) -> None:
     """Change the JSON Schema of a monitor: its keys are declared, or follow from a source."""
     schema["required"] = [name for name in schema["required"] if name not in _DECLARED]
-    follow = {"required": ["source"], "properties": dict.fromkeys(OF_SOURCE, False)}
+    follow = {"required": ["source"], "properties": {key: False for key in OF_SOURCE if key != "datasets"}}
     schema["oneOf"] = [{"required": [*_DECLARED], "properties": {"source": False}}, follow]
 
 
@@ -94,8 +88,9 @@ class MonitorSpec(Strict):
     topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads. Required without `source`."""
     source: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
-    """The source whose counts the monitor tests. `topic`, `record`, `datasets`, `sensitivity`, `monotonic`,
-    `granularity` and `bounds` then follow from it, and `expected_queries` by default. Default: a query topic."""
+    """The source whose counts or answers the monitor tests. `topic`, `record`, `sensitivity`, `monotonic`,
+    `granularity` and `bounds` then follow from it. So do `datasets`, unless answers name theirs in a field, and for
+    counts by default `expected_queries`. Default: a query topic."""
     measure: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
     """The measure of the source; required if it has several. Default: the only one."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
@@ -118,7 +113,7 @@ class MonitorSpec(Strict):
     granularity: Annotated[fields.PositiveExact, Change.OLD_GRID] = Fraction(1)
     """Step of the integer grid in real units: a decimal of at most 12 places. Values are rounded down, or up if the
     next step is within 1/1024 of a step. Default 1."""
-    bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair), Change.OLD_GRID]
+    bounds: Annotated[fields.Bounds, Change.OLD_GRID]
     """[low, high] in real units. Values are clamped to them; a value that is not a number counts as low. Required
     without `source`."""
     threshold: Annotated[fields.Exact, Change.KEEPS_RUNS]

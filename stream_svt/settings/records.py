@@ -16,6 +16,8 @@ MAX_DEPTH = 8
 """Most names in a path."""
 OFFSET = "offset"
 """Path of an id that is the record's offset."""
+KEY = "key"
+"""Path, of a source, that is the record's key; a field of that name is ``\\key``."""
 
 _NAME = re.compile(r"(?:[^\\.]|\\.)+", re.DOTALL)
 
@@ -27,6 +29,12 @@ def steps(path: str) -> tuple[str, ...]:
     ('payload', 'hits.total')
     """
     return tuple(re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) for name in _NAME.findall(path))
+
+
+def is_inside(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Return whether one of two paths, given as names, goes on where the other one ends."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter] and len(one) != len(other)
 
 
 def checked_path(text: str) -> str:
@@ -77,5 +85,5 @@ class RecordLayout(Strict):
         for (one, first), (other, second) in combinations(paths.items(), 2):
             if one == "value" and first == second:
                 yield other, "is the path of value, which is private: everything else is public"
-            elif first != second and (first[: len(second)] == second or second[: len(first)] == first):
+            elif is_inside(first, second):
                 yield other, f"one of the paths of {one} and {other} is inside the other"

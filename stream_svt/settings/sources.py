@@ -13,34 +13,26 @@ from itertools import combinations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.settings import fields
+from stream_svt.settings.answers import AnswersSpec, DatasetOfAnswer
 from stream_svt.settings.datasets import (
     DAY_MS,
     HORIZON_MS,
     NAME_SLOT,
     PERIODS,
+    OrPattern,
     length_ms,
     names_in,
     period_name,
     period_slot_of,
 )
-from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote
+from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote, required
 from stream_svt.settings.monitors import digest
-from stream_svt.settings.records import Path, checked_path, steps
+from stream_svt.settings.records import KEY, Path, checked_path, is_inside, steps
 
-KEY: Final = "key"
-"""Path that is the record's key; a field of that name is ``\\key``."""
 LOG_PARTITIONS: Final = 8
 """Partitions of an application's event log."""
 MAX_CELLS: Final = 2**20
@@ -149,18 +141,9 @@ class DatasetOfEvent(_Names):
                 break
 
 
-class _OrPattern:
-    """Annotation of a dataset that may be its pattern alone."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            lambda value: {"pattern": value} if isinstance(value, str) else value, handler(source)
-        )
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
+def _no_dataset() -> DatasetOfEvent:
+    """Return what stands for the dataset of events where a source passes on answers."""
+    return DatasetOfEvent.model_construct(pattern="")
 
 
 class TimeOfEvent(Strict):
@@ -302,8 +285,25 @@ class WindowList(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
 
 
+_OF_EVENTS = ("unit", "dataset", "window")
+"""Keys that are required to count events."""
+_OF_ANSWERS = ("name", "topic", "format", "answers", "every", "settle")
+"""Keys that are used to pass on answers."""
+
+
+def _of_either(schema: dict[str, Any]) -> None:
+    """Change the JSON Schema of a source: it counts events, or passes on answers."""
+    for name in _OF_EVENTS:
+        schema["properties"][name].pop("default", None)
+    others = {name: False for name in schema["properties"] if name not in _OF_ANSWERS}
+    counts = {"required": [*_OF_EVENTS], "properties": {"answers": False}}
+    schema["oneOf"] = [counts, {"required": ["answers"], "properties": others}]
+
+
 class SourceSpec(Strict):
-    """One raw topic whose events are counted, by windows, for the monitors that name it."""
+    """One raw topic whose events are counted, by windows, for the monitors that name it; or whose answers they test."""
+
+    model_config = ConfigDict(json_schema_extra=_of_either)
 
     name: fields.Name
     """Name of the source: lower-case letters, digits and dashes."""
@@ -312,12 +312,16 @@ class SourceSpec(Strict):
     format: Literal["json", "avro"] = "json"
     """Format of its records: json, or avro in the wire format of Confluent's Schema Registry (section
     `schema_registry`). Default json."""
-    unit: Path
+    answers: AnswersSpec | None = None
+    """Answers that exist already, which are passed on as they are, instead of measures and all else about events.
+    Default: events are counted."""
+    unit: Path = ""
     r"""Path of the privacy unit, such as a user: a text of 1 to 256 characters, an integer or a boolean. key is the
-    record's key, here and in every other path (a field of that name is `\key`)."""
+    record's key, here and in every other path (a field of that name is `\key`). Required without `answers`, as are
+    `dataset` and `window`."""
     series: SeriesSpec | None = None
     """Field and names of the series. Default: one count for all events of a window."""
-    dataset: Annotated[DatasetOfEvent, _OrPattern()]
+    dataset: Annotated[DatasetOfEvent, OrPattern()] = Field(default_factory=_no_dataset)
     """The dataset whose budget the counts spend: a name, a pattern with {date} or {iso_week}, or a mapping with
     pattern, field and names. Its `unit` follows from the source."""
     time: TimeOfEvent | None = None
@@ -328,7 +332,7 @@ class SourceSpec(Strict):
     """What is counted, on one ledger. Default: one measure of the name units."""
     every: Annotated[fields.Duration, fields.within(1000, 7 * DAY_MS)] = 10_000
     """Length of a tick; windows, lateness and periods are multiples of it. Default 10s."""
-    window: fields.Duration
+    window: fields.Duration = 0
     """Length of a window: a part of a day, or whole days. Windows are counted from a Monday, UTC."""
     lateness: fields.DurationOrZero = Field(default="1m", validate_default=True)
     """How long after its end a window takes events; rounded up to a tick. Default 1m."""
@@ -358,6 +362,9 @@ class SourceSpec(Strict):
 
     def _paths(self) -> Iterator[tuple[str, str]]:
         """Yield the keys of all paths with the paths."""
+        if self.answers is not None:
+            yield from ((f"answers.{key}", path) for key, path in self.answers.paths.items())
+            return
         yield "unit", self.unit
         parts = {"series": self.series, "dataset": self.dataset, "time": self.time}
         yield from ((f"{key}.field", part.field) for key, part in parts.items() if part and part.field)
@@ -386,14 +393,23 @@ class SourceSpec(Strict):
         return next((one for one in self.measures if one.name == name), None)
 
     @property
+    def measure_names(self) -> tuple[str, ...]:
+        """The names of the measures; ("",) for answers."""
+        return tuple(one.name for one in self.measures) if self.answers is None else ("",)
+
+    @property
+    def _dataset(self) -> DatasetOfEvent | DatasetOfAnswer:
+        return self.dataset if self.answers is None else self.answers.dataset
+
+    @property
     def dataset_pattern(self) -> str:
-        """The dataset's name, with its slots."""
-        return self.dataset.pattern
+        """The dataset's name, with its slots; empty where each answer names its own."""
+        return self._dataset.pattern
 
     @property
     def dataset_field(self) -> str | None:
-        """Path of the value for {name}, None without one."""
-        return self.dataset.field
+        """Path of the value for {name}, or of an answer's dataset; None without one."""
+        return self._dataset.field
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -409,26 +425,26 @@ class SourceSpec(Strict):
     def datasets(self) -> str:
         """Pattern of the names of its datasets, with * and ?."""
         shapes = {"{date}": "????-??-??", "{iso_week}": "????-w??", NAME_SLOT: "*"}
-        return reduce(lambda text, slot: text.replace(slot, shapes[slot]), shapes, self.dataset.pattern)
+        return reduce(lambda text, slot: text.replace(slot, shapes[slot]), shapes, self.dataset_pattern)
 
     def covers(self, name: str) -> bool:
-        """Return whether a dataset's name is one of its datasets'."""
+        """Return whether a dataset's name is one of its datasets', as far as the source itself says which they are."""
         return fnmatchcase(name, self.datasets)
 
     @property
     def unit_text(self) -> str:
         """The privacy unit of its datasets in words, which are stored with each ledger and never change."""
         period = {"{date}": " in a day", "{iso_week}": " in a week"}
-        return f"all events of one `{self.unit}`{period.get(period_slot_of(self.dataset.pattern) or '', '')}"
+        return f"all events of one `{self.unit}`{period.get(period_slot_of(self.dataset_pattern) or '', '')}"
 
     @property
     def period_ms(self) -> int | None:
         """Length of a dataset's period, None without one."""
-        return length_ms(self.dataset.pattern) if period_slot_of(self.dataset.pattern) else None
+        return length_ms(self.dataset_pattern) if period_slot_of(self.dataset_pattern) else None
 
     def dataset_at(self, begin_ms: int, name: str) -> str:
-        """Return the name of the dataset of a window that begins at a moment, UTC milliseconds."""
-        return period_name(self.dataset.pattern, begin_ms).replace(NAME_SLOT, name)
+        """Return the dataset of a window that begins, or of a tick that ends, at a moment in UTC milliseconds."""
+        return period_name(self.dataset_pattern, begin_ms).replace(NAME_SLOT, name)
 
     def window_list(self) -> WindowList:
         """Return what windows count that are opened under this specification."""
@@ -439,10 +455,16 @@ class SourceSpec(Strict):
     def decisive(self) -> dict[str, Any]:
         """What decides counts and never changes: all but settle, measures, and names of series and datasets.
 
-        Measures of no larger sensitivity may be added, and none is removed: so the sensitivity never changes.
+        Measures of no larger sensitivity may be added, and none is removed: so the sensitivity never changes. Of
+        answers, what is declared about them is for their monitors to refuse.
         """
+        if self.answers is not None:
+            places: Any = dict.fromkeys(("name", "topic", "format", "every"), True)
+            places["answers"] = {"value", "id", "series", "dataset"}
+            return self.model_dump(mode="json", by_alias=True, include=places)
         names = {"listed", "file"}
         left_out: dict[str, Any] = {"settle": True, "measures": True, "series": names, "dataset": names}
+        left_out["answers"] = True
         content = self.model_dump(mode="json", by_alias=True, exclude=left_out)
         return content | {"sensitivity": self.sensitivity}
 
@@ -459,6 +481,13 @@ class SourceSpec(Strict):
 
     @consistent
     def _problems(self) -> Found:
+        if found := [*self._form_problems()]:
+            yield from found
+            return
+        if self.every % 1000:
+            yield "every", f"must be whole seconds, found {fields.duration_text(self.every)}"
+        if self.answers is not None:
+            return
         yield from self._time_problems()
         yield from self._path_problems()
         names = [one.name for one in self.measures]
@@ -470,10 +499,20 @@ class SourceSpec(Strict):
             message = f"{each} are {cells} counts of a window, more than {MAX_CELLS}"
             yield "series" if self.series else "measures", f"{message}: declare fewer names"
 
+    def _form_problems(self) -> Found:
+        """Yield keys about events beside answers, or those that are missing without."""
+        for name, info in type(self).model_fields.items():
+            is_set, key = name in self.model_fields_set, info.alias or name
+            if self.answers is not None and is_set and name not in _OF_ANSWERS:
+                yield (
+                    key,
+                    "is about events that are counted, and answers are passed on as they are: remove it",
+                )
+            elif self.answers is None and not is_set and name in _OF_EVENTS:
+                yield key, required(info)
+
     def _time_problems(self) -> Found:
         every, window = fields.duration_text(self.every), fields.duration_text(self.window)
-        if self.every % 1000:
-            yield "every", f"must be whole seconds, found {every}"
         if DAY_MS % self.window and self.window % DAY_MS:
             yield "window", f"must divide a day, such as 1h, or be whole days, found {window}"
         elif self.window % self.every:
@@ -484,13 +523,7 @@ class SourceSpec(Strict):
 
     def _path_problems(self) -> Found:
         for (one, first), (other, second) in combinations(self._paths(), 2):
-            inner, outer = steps(first), steps(second)
-            if first != second and KEY not in (first, second) and _is_inside(inner, outer):
+            if KEY not in (first, second) and is_inside(steps(first), steps(second)):
                 message = f"{quote(second)} and {quote(first)} of {one}"
                 yield other, f"{message}: one of the paths is inside the other"
                 return
-
-
-def _is_inside(one: Sequence[str], other: Sequence[str]) -> bool:
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter] and len(one) != len(other)

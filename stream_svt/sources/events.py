@@ -16,8 +16,8 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.columns import RecordSchema, Source, UnusableSchema
 from stream_svt.queries.avro.records import HEADER, EventSchemas, NoSchemas, schema_numbers
 from stream_svt.queries.reasons import MAX_BYTES
-from stream_svt.settings.records import steps
-from stream_svt.settings.sources import KEY, Condition, SourceSpec
+from stream_svt.settings.records import KEY, steps
+from stream_svt.settings.sources import Condition, SourceSpec
 from stream_svt.sources import times
 from stream_svt.sources.fields import AvroColumn, Column, Names, ValueColumn
 from stream_svt.sources.json_values import JsonValues
@@ -52,6 +52,8 @@ class Fate(IntEnum):
     OTHER_DATASET = 11
     NOT_ASKED = 12
     FAR_AHEAD = 13
+    BAD_TEXT = 14
+    NO_NUMBER = 15
 
     @property
     def text(self) -> str:
@@ -71,9 +73,11 @@ _TEXTS: Final[Mapping[Fate, str]] = {
     Fate.LATE: "came after its window's close",
     Fate.EARLY: "is of a window too far ahead",
     Fate.OTHER_SERIES: "is of a series without a name in the window's list",
-    Fate.OTHER_DATASET: "is of a dataset without a name in the window's list",
+    Fate.OTHER_DATASET: "is of a dataset without a name in the window's list, or that is not declared",
     Fate.NOT_ASKED: "is of a window that is not asked: before the source began, or after a loss",
     Fate.FAR_AHEAD: "has an append time more than ten minutes after the look that covers it",
+    Fate.BAD_TEXT: "has no id where one is declared, or an id or a series that is no text, integer or boolean",
+    Fate.NO_NUMBER: "is passed on as the lower bound: its value is no number",
 }
 
 

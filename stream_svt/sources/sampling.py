@@ -18,8 +18,8 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas, schema_numbers
 from stream_svt.queries.fields import Path
 from stream_svt.settings.document import did_you_mean, quote
-from stream_svt.settings.records import MAX_DEPTH, steps
-from stream_svt.settings.sources import KEY, SourceSpec
+from stream_svt.settings.records import KEY, MAX_DEPTH, steps
+from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.ticks import TickClock
 

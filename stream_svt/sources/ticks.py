@@ -64,7 +64,9 @@ class TickClock:
 
     @classmethod
     def of(cls, source: SourceSpec) -> TickClock:
-        """Return the clock of a source."""
+        """Return the clock of a source; of answers a tick is all there is."""
+        if source.answers is not None:
+            return cls(source.every, source.every, 0, 0, asks_ticks=False)
         return cls(source.every, source.window, source.lateness, source.ahead, source.ask == "tick")
 
     @property

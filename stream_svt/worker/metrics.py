@@ -356,7 +356,7 @@ class Metrics:
 
     def _set_sums(self, spec: ApplicationSpec, totals: Totals) -> None:
         """Set the gauges that count datasets, and the sums over those that are not shown individually."""
-        for source in spec.sources:
+        for source in (one for one in spec.sources if one.answers is None):  # answers come when they come
             topic = source.counts_topic(spec.application)
             between = source.window if source.ask == "close" else source.every
             first = 2 * source.window + source.lateness + source.settle

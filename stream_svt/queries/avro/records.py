@@ -104,6 +104,10 @@ class AvroRecords:
             log.error("event=schema_unusable topic=%s schema=%d error=%r", self._topic, number, str(error))  # noqa: TRY400
         return ""
 
+    def forget_unusable(self) -> None:
+        """Look up again the schemas that could not be used: the registry may have one by now that it did not have."""
+        self._known = {number: schema for number, schema in self._known.items() if schema is not None}
+
     def at_once(self, records: Records) -> Records:
         """Return the first of some records, at least one: as many as may be decoded without a pause."""
         sizes = np.cumsum(np.clip(records.value_length, 0, MAX_BYTES))
