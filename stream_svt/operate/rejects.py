@@ -134,7 +134,7 @@ async def record_at(
         StreamSvtError: Another topic, or no record there: deleted, aborted, or a marker of a transaction.
         BrokerError: The topic cannot be read.
     """
-    readable = [*config.spec.topics(), config.topics.control]
+    readable = [*config.spec.produced_topics(), config.topics.control]
     if topic not in readable:
         raise StreamSvtError(
             f"{topic!r} is no query topic of the configuration, which has {', '.join(readable)}"

@@ -522,8 +522,9 @@ class ShardSession:
         for topic in topics:
             engine.begin(topic, self.feed.position(topic) or 0)
         for runner in engine.runners.values():
-            # Its monitor may have had no durations when it read a wrong timestamp.
-            runner.clock_ms = min(runner.clock_ms, self._latest_ms)
+            # Its monitor may have had no durations when it read a wrong timestamp. Ticks are what a counter says.
+            if runner.spec.source is None:
+                runner.clock_ms = min(runner.clock_ms, self._latest_ms)
         engine.adopt(self.workload.version)
         await transactions.in_slices(chain(announce_covered(engine), retire(engine)), commits=True)
         if engine.datasets.patterns:

@@ -234,13 +234,16 @@ async def test_a_worker_that_is_killed_leaves_every_window_to_the_next_one_and_n
     await scene.audited()
 
 
-async def test_lost_counts_wait_for_an_acceptance_that_names_no_offset(scene):
+async def test_lost_counts_wait_for_an_acceptance_that_names_no_offset(scene, stream_svt):
     worker = await scene.start()
     await scene.tested(await scene.ask(0), worker)
     await scene.stop(worker)
     await scene.ask(1)
     for partition, (_, end) in (await spans(scene)).items():
         await delete_before(scene.servers, scene.counts, end, partition)
+    checked = (await stream_svt("check", "-c", scene.write())).out
+    assert f"reads counts of '{scene.counts}', which lacks the next ones" in checked
+    assert not numbers_in(checked) & await scene.offsets()
     worker = await scene.start(ready=False)
     reason = await scene.parked(worker, Cause.RECORDS_LOST, shards=scene.homes())
     assert f"--topic {scene.counts}'" in reason

@@ -8,6 +8,7 @@ import pytest
 from stream_svt.errors import ApplicationClosed, TimestampAhead
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.shard_states import Cause, ShardStatus
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.log import Entry, Fate, finish
@@ -143,6 +144,17 @@ def test_a_tick_far_ahead_of_the_workers_clock_waits_and_its_offset_is_not_shown
     assert "offset" not in str(ahead.value)
     model.broker.settle()
     assert told(model) == [("m0", "2026-09-21T00:00")]
+
+
+def test_the_clock_of_a_monitor_is_its_newest_tick_whatever_the_workers_clock_says() -> None:
+    model = model_of(SPEC)
+    write(model, 0)
+    model.serve()
+    model.now -= 2 * 3600
+    model.serve()
+    stored = from_bytes(ProgressRecord, model.stored_meta().progress or b"", key="meta")
+    tick = WINDOW_MS + HOUR_MS + 60_000
+    assert stored.positions == {"m0": (3, 0, tick), "m1": (3, 0, tick)}
 
 
 def test_the_last_window_of_a_day_is_tested_however_late_the_counter_and_after_any_restart() -> None:
