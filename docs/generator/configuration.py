@@ -22,6 +22,8 @@ _SPECIAL: Final = {
     "record": "[a layout](#topics-that-exist-already)",
 }
 _SOURCE_PARTS: Final = {
+    "answers": ("mapping", "AnswersSpec"),
+    "answers.dataset": ("text or mapping", "DatasetOfAnswer"),
     "dataset": ("text or mapping", "DatasetOfEvent"),
     "measures": ("list of mappings", "MeasureSpec"),
     "series": ("mapping", "SeriesSpec"),
@@ -74,14 +76,17 @@ def _section(definition: str) -> str:
 def _sources() -> str:
     """Return the keys of a source, each followed by the keys inside it."""
     definitions = json_schema()["$defs"]
-    lines = keys(
-        definitions["SourceSpec"], definitions, {name: kind for name, (kind, _) in _SOURCE_PARTS.items()}
-    ).splitlines()
-    for name, (_, part) in _SOURCE_PARTS.items():
-        [place] = [number for number, line in enumerate(lines) if line.startswith(f"- `{name}` ")]
-        inner = keys(definitions[part], definitions).replace("- `", f"- `{name}.")
-        lines[place + 1 : place + 1] = inner.splitlines()
-    return "\n".join(lines)
+    return "\n".join(_keys_of_source("SourceSpec", "", definitions))
+
+
+def _keys_of_source(part: str, place: str, definitions: Mapping[str, Schema]) -> Iterator[str]:
+    """Yield the keys of a part of a source, which is found at ``place``, such as "series."."""
+    kinds = {name[len(place) :]: kind for name, (kind, _) in _SOURCE_PARTS.items() if name.startswith(place)}
+    for line in keys(definitions[part], definitions, kinds).splitlines():
+        name = place + line.split("`")[1]
+        yield f"- `{place}{line.removeprefix('- `')}"
+        if name in _SOURCE_PARTS:
+            yield from _keys_of_source(_SOURCE_PARTS[name][1], f"{name}.", definitions)
 
 
 def _forward(definition: str = "") -> str:
@@ -137,8 +142,6 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
             yield f"`{word}`"
         case {"type": "null"}:
             return
-        case {"type": ["string", *_]}:
-            yield "text"
         case {"type": "boolean" | "object" as kind} if "properties" not in schema:
             yield "mapping" if kind == "object" else kind
         case {"type": "integer"}:
@@ -153,7 +156,7 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
             yield _list(schema, definitions)
         case {"type": "object", "properties": properties}:
             yield from (f"`{{{name}: ..}}`" for name in properties)
-        case {"type": "string"}:
+        case {"type": "string" | ["string", *_]}:
             such = "".join(f" such as `{example}`" for example in schema.get("examples", ()))
             yield f"text{such}" if such or not pattern else "name"
         case _:

@@ -71,7 +71,7 @@ def test_every_key_of_the_configuration_is_in_its_page():
     page, schema = (DOCS / "configuration.md").read_text(), json_schema()
     assert [name for name in schema["properties"] if f"`{name}`" not in page] == []
     keys = {key for part in schema["$defs"].values() for key in part.get("properties", ())}
-    assert keys - set(re.findall(r"^- `(?:\w+\.)?(\w+)` \(", page, re.MULTILINE)) == set()
+    assert keys - set(re.findall(r"^- `(?:\w+\.)*(\w+)` \(", page, re.MULTILINE)) == set()
     assert len(keys) > 80
 
 
