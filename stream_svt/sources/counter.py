@@ -44,6 +44,8 @@ FULL: Final = 1 << 19
 """Keys that wait for a transaction, at most."""
 FLUSH: Final = 1 << 18
 """Keys that are enough for a transaction."""
+MANY, FEW = 200, 400
+"""Open windows from which on fewer records are counted at once, and how many: each may be in another window."""
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Counter(SourceCounter):
         limit, tick = self._limit, self.state.next_tick
         if limit.moment_ms > tick and (cut_at := self._cut_at(records, tick, limit)) is not None:
             records, until, is_cut = records[:cut_at], int(records.offset[cut_at]), True
-        room = max(FULL // len(self.source.measures), 1)
+        room = max(FULL // len(self.source.measures), 1) if len(self.state.windows) < MANY else FEW
         count = min(self._reader.at_once(records), room) if len(records) else 0
         if count < len(records):
             records, until, is_cut = records[:count], int(records.offset[count]), False
@@ -186,7 +188,7 @@ class Counter(SourceCounter):
 
         Its append time is `FAR_AHEAD_MS` after the look at most, and windows open longer before.
         """
-        return self.state.clock.opens_ms(self.state.next_window) > limit.moment_ms + self.source.settle
+        return self.state.clock.opens_ms(self.state.next_window) > limit.taken_ms
 
     def _unread(self, limit: Look) -> dict[int, tuple[int, int]]:
         return {one: span for one, span in super()._unread(limit).items() if one not in self._is_cut}
@@ -196,13 +198,12 @@ class Counter(SourceCounter):
 
         Records that are dropped for their time end no piece.
         """
-        beyond = tick + max(PIECE_MS, 2 * self.source.settle)
+        beyond = tick + max(PIECE_MS, 2 * limit.settle_ms)
         ends = records.stamped & (records.timestamp >= beyond) & ~self._is_far_ahead(records, limit)
         return int(ends.argmax()) if ends.any() else None
 
     def _is_far_ahead(self, records: Records, limit: Look) -> Mask:
-        looked_ms = limit.moment_ms + self.source.settle
-        return records.stamped & (records.timestamp > looked_ms + FAR_AHEAD_MS)
+        return records.stamped & (records.timestamp > limit.taken_ms + FAR_AHEAD_MS)
 
     def _count(self, partition: int, records: Records, limit: Look) -> None:
         """Put the keys of records into the buffer."""
@@ -211,9 +212,8 @@ class Counter(SourceCounter):
             window.cells.register(self._reader)
         events = self._reader.read(records)
         fate = events.fate.copy()
-        # The counter has no append time of other records, but they are there before the look's moment.
         appended = np.where(by_broker, records.timestamp, limit.moment_ms - 1)
-        placed = state.clock.place(events.event_ms, appended, state.next_tick)
+        placed = state.clock.place(events.event_ms, appended, state.next_tick, by_broker)
 
         def drop(rows: Mask, why: Fate) -> None:
             fate[rows & (fate == Fate.COUNTED)] = why
@@ -226,13 +226,15 @@ class Counter(SourceCounter):
         drop(placed.late, Fate.LATE)
         drop(placed.early, Fate.EARLY)
         buffer, start, length = events.unit
-        for begin in np.unique(placed.window[fate == Fate.COUNTED]).tolist():
-            is_here, opened = placed.window == begin, state.windows[begin]
-            datasets, series = opened.cells.indexes(events)
-            drop(is_here & (datasets < 0), Fate.OTHER_DATASET)
-            drop(is_here & (series < 0), Fate.OTHER_SERIES)
-            rows = np.flatnonzero(is_here & (fate == Fate.COUNTED))
-            hashes, cells = opened.hash.of(buffer, start[rows], length[rows]), (datasets[rows], series[rows])
+        for placed_here in _by_value(placed.window, np.flatnonzero(fate == Fate.COUNTED)):
+            begin = int(placed.window[placed_here[0]])
+            opened = state.windows[begin]
+            datasets, series = opened.cells.indexes(events, placed_here)
+            fate[placed_here[series < 0]] = Fate.OTHER_SERIES
+            fate[placed_here[datasets < 0]] = Fate.OTHER_DATASET
+            listed = fate[placed_here] == Fate.COUNTED
+            rows, cells = placed_here[listed], (datasets[listed], series[listed])
+            hashes = opened.hash.of(buffer, start[rows], length[rows])
             self._keep(begin, cells, hashes, events.measures[rows], placed.tick[rows])
         for why, number in enumerate(np.bincount(fate, minlength=len(Fate)).tolist()):
             self.fates[Fate(why)] += number
@@ -291,6 +293,14 @@ class Counter(SourceCounter):
             records_of(self.source, listed, window, tick, values) for listed, window, values in counts
         )
         yield self._fly((state.done(tick, self._positions()),), records)
+
+
+def _by_value(column: Integers, rows: Integers) -> list[Integers]:
+    """Return some rows in groups of the same value in a column, in the order of these values."""
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(column[rows])) + 1)
 
 
 def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[Opened]:

@@ -90,11 +90,25 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """A look at the raw topic: its moment, the end of each partition, and the begins of partitions not seen before."""
+    """A look at the raw topic.
+
+    Attributes:
+        moment_ms: Its moment.
+        ends: The end of each partition.
+        begins: The begins of partitions not seen before.
+        settle_ms: How long after its moment it was taken, by both clocks, at least. A later `settle` does not change
+            the fate of what it covers.
+    """
 
     moment_ms: int
     ends: Offsets
     begins: Offsets
+    settle_ms: int
+
+    @property
+    def taken_ms(self) -> int:
+        """The moment from which on it was taken."""
+        return self.moment_ms + self.settle_ms
 
 
 class Pairs(msgspec.Struct, frozen=True, tag="pairs"):

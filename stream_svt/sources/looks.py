@@ -174,7 +174,7 @@ class SourceCounter(ABC):
         elif not self._missing:
             ends = {partition: end for partition, (_, end) in sorted(spans.items())}
             begins = {partition: spans[partition][0] for partition in ends if partition not in state.ends}
-            self._queued.append(Look(moment_ms, ends, begins))
+            self._queued.append(Look(moment_ms, ends, begins, self.source.settle))
 
     def park(self, reason: Park) -> None:
         """Park the source: no more looks are taken, but those before are served."""

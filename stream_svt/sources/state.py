@@ -62,9 +62,9 @@ class Cells:
                 for names in (self.list.datasets, self.list.series)
             )
 
-    def indexes(self, events: Events) -> tuple[Integers, Integers]:
-        """Return the index of each event's dataset, and of its series, in the list; -1 for others."""
-        return _at(self._dataset, events.dataset), _at(self._series, events.series)
+    def indexes(self, events: Events, rows: Integers) -> tuple[Integers, Integers]:
+        """Return the index of the dataset of some events, and of their series, in the list; -1 for others."""
+        return _at(self._dataset, events.dataset[rows]), _at(self._series, events.series[rows])
 
 
 def _inverse(codes: list[int]) -> Integers:

@@ -96,7 +96,11 @@ class TickClock:
         return begin_ms - self.ahead_ms - OPENING_MS
 
     def place(
-        self, event_ms: Integers, appended_ms: Integers | int, reading_for_ms: Integers | int
+        self,
+        event_ms: Integers,
+        appended_ms: Integers | int,
+        reading_for_ms: int,
+        stamped: Mask | bool = True,
     ) -> Placed:
         """Return where records belong.
 
@@ -104,11 +108,14 @@ class TickClock:
             event_ms: Their own times, any 64 bits.
             appended_ms: When they were appended, any 64 bits, for each or for all of them.
             reading_for_ms: The next tick to ask: a record cannot belong to one that was asked.
+            stamped: Whether this time is the broker's. Other records belong to the next tick to ask, the first one
+                that the look serves which covers them.
         """
         appended = np.clip(appended_ms, -LAST_MS, LAST_MS)
         window = _begins(np.clip(event_ms, -LAST_MS, LAST_MS), self.window_ms)
         close = window + self.closes_after_ms
         tick = np.maximum(_begins(appended, self.every_ms) + self.every_ms, reading_for_ms)
+        tick = np.where(stamped, tick, reading_for_ms)
         return Placed(
             window=window,
             tick=np.maximum(tick, window + self.every_ms) if self.asks_ticks else close,

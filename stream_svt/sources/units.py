@@ -36,10 +36,6 @@ class UnitHash:
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key of units has {KEY_BYTES} bytes, this one has {len(key)}")
         self._cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - the MAC's permutation
-        self._output = bytearray(
-            _BLOCK * _AT_ONCE + _BLOCK - 1
-        )  # update_into requires 15 bytes beyond the output
-        self._bits = np.frombuffer(self._output, "<u8", 2 * _AT_ONCE).reshape(_AT_ONCE, 2)
 
     def of(self, buffer: bytes, start: Integers, length: Integers) -> Hashes:
         """Return the hashes of units, 44 bits each.
@@ -66,9 +62,11 @@ class UnitHash:
         block = _blocks(buffer, at, size)
         block[:, 0] &= _CONTENT
         block[:, 0] |= length.view(np.uint64)
+        output = bytearray(_BLOCK * len(at) + _BLOCK - 1)  # update_into requires 15 bytes beyond the output
+        bits = np.frombuffer(output, "<u8", 2 * len(at)).reshape(-1, 2)
         while True:
-            self._cipher.update_into(block.data.cast("B"), self._output)
-            state = self._bits[: len(block)]
+            self._cipher.update_into(block.data.cast("B"), output)
+            state = bits[: len(block)]
             goes_on = size > _BLOCK
             if not goes_on.all():
                 hashes[rows] = state[:, 0] & _HASH  # those that go on are put again

@@ -76,6 +76,15 @@ def test_records_belong_where_a_search_through_all_ticks_and_windows_finds_them(
     assert len(seen) == 6, "both ways of asking met every fate"
 
 
+def test_a_record_without_a_brokers_time_belongs_to_the_next_tick_to_ask_however_late_its_look():
+    ticks = clock(10, 6, lateness=20, ahead=30)
+    event, look, tick = np.full(2, EPOCH_MS + 5), EPOCH_MS + 999, EPOCH_MS + 80
+    placed = ticks.place(event, look, tick, np.array([True, False]))
+    assert placed.late.tolist() == [True, False]
+    ahead = ticks.place(np.full(2, EPOCH_MS + 119), EPOCH_MS + np.array([29, 30]), tick, np.zeros(2, bool))
+    assert ahead.early.tolist() == [True, False]
+
+
 def test_every_record_is_placed_as_if_it_were_alone():
     ticks, chance = clock(10_000, 360, lateness=60_000, ahead=600_000, asks_ticks=True), random.Random(1)
     events = np.array([chance.choice([chance.randrange(3 * HOUR), *LIMITS]) for _ in range(500)])

@@ -75,8 +75,8 @@ def mutant(
 def _(place):
     largest: dict[str, int] = {}
 
-    def by_events(self, event_ms, appended_ms, reading_for_ms):
-        placed = place(self, event_ms, appended_ms, reading_for_ms)
+    def by_events(self, event_ms, *times):
+        placed = place(self, event_ms, *times)
         key = "ms"
         known = event_ms[event_ms < np.int64(2**50)]
         largest[key] = max(largest.get(key, 0), int(known.max(initial=0)))
@@ -87,7 +87,19 @@ def _(place):
 
 @mutant("a record belongs to the tick that is asked next", TickClock, "place", stamps="broker", ask="tick")
 def _(place):
-    return lambda self, event_ms, _, reading: place(self, event_ms, reading - 1, reading)
+    return lambda self, event_ms, _, reading, stamped: place(self, event_ms, reading - 1, reading, stamped)
+
+
+@mutant(
+    "a record belongs to the tick in which its look is",
+    TickClock,
+    "place",
+    is_inexact=True,
+    stamps="producer",
+    outages=6,
+)
+def _(place):
+    return lambda self, event_ms, appended, reading, _: place(self, event_ms, appended, reading)
 
 
 @mutant(
@@ -98,8 +110,8 @@ def _(count):
         clock = self.state.clock
         place = TickClock.place
 
-        def by_look(clock, event_ms, appended_ms, reading_for_ms):
-            placed = place(clock, event_ms, appended_ms, reading_for_ms)
+        def by_look(clock, *times):
+            placed = place(clock, *times)
             return replace(placed, early=placed.window > limit.moment_ms + clock.ahead_ms)
 
         with patch.object(type(clock), "place", by_look):
@@ -219,7 +231,13 @@ def _(open_windows):
     return forgetful
 
 
-_DENSE = {"stamps": "broker", "outages": 6, "clock_changes": 40, "others": (100, 160), "unit": (80,)}
+_DENSE = {
+    "stamps": "broker",
+    "outages": 9,
+    "clock_changes": 80,
+    "others": (200, 250),
+    "unit": (200,),
+}
 
 
 @mutant("a partition is cut at its first later record", Counter, "_cut_at", ask="tick", **_DENSE)
@@ -303,7 +321,13 @@ def _(accept):
     return at_once
 
 
-@mutant("ends of a topic that is gone bound what counts", State, "_jump", loss="topic-created-again")
+@mutant(
+    "ends of a topic that is gone bound what counts",
+    State,
+    "_jump",
+    loss="topic-created-again",
+    stamps="producer",
+)
 def _(jump):
     def keeping(self, accepted):
         floors = self.floors
@@ -384,7 +408,7 @@ def _uncut(_):
 MUTANTS.append(Mutant("copies of a key are not cut", ((counters, "cut", _uncut), (tallies, "cut", _uncut))))
 
 
-@mutant("the hash is of undecoded bytes", EventReader, "read", wants={"unit": "user"})
+@mutant("the hash is of undecoded bytes", EventReader, "read", hostile=1.0, wants={"unit": "user"})
 def _(read):
     pattern = re.compile(rb'"(?:user|\\u0075ser)": ("[^"]*"|[^,}]*)')
 
@@ -456,25 +480,6 @@ def _(done):
         self.needed = offset
 
     return forgetting
-
-
-@mutant(
-    "looks that are over are served again after a takeover",
-    State,
-    "_done",
-    loss="topic-created-again",
-    stops=0.2,
-    longer_ms=LONG_MS,
-    wants={"ahead": "0s"},
-    is_inexact=True,
-)
-def _(done):
-    def keeping(self, offset, entry):
-        queue = self.queue.copy()
-        done(self, offset, entry)
-        self.queue = queue
-
-    return keeping
 
 
 @mutant("it is durable that records are read before their pairs are", Counter, "_take_pairs", is_inexact=True)

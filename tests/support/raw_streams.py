@@ -327,7 +327,9 @@ def reference(history: History, topic: RawTopic, looks: Looks, floors: Mapping[i
                 seen = [moment for moment, ends in looks if ends.get(partition, 0) > offset]
                 if offset < floors.get(partition, 0) or not seen:
                     continue
-                appended, tick = seen[0] - 1, clock.tick_after(seen[0] - 1)
+                # The first tick that this look serves: the one before served those until its own moment.
+                served = max([moment for moment, _ in looks if moment < seen[0]], default=history.begin_ms)
+                appended, tick = seen[0] - 1, clock.tick_after(served)
             window = clock.window_at(event.time_ms if source.time else one.stamp_ms)
             if window < first or tick > clock.close_of(window) or window > appended + clock.ahead_ms:
                 continue
@@ -511,7 +513,7 @@ class Making:
         """Return how far a leader's clock is ahead: clocks agree, with replication, within `settle`."""
         most = min(self.source.settle, LATER_SETTLE_MS) // 2
         rng, changes = self.rng, self.clock_changes
-        moments = sorted(rng.randrange(self.begin - 60_000, self.last) for _ in range(changes))
+        moments = sorted(self._at() for _ in range(changes))
         skews = [(at, rng.choice((-most, most, rng.randrange(-most, most + 1)))) for at in moments]
         if rng.random() < self.far_ahead:
             number = rng.randrange(1, changes)
@@ -519,7 +521,11 @@ class Making:
         return [(0, self.rng.randrange(-most, most + 1)), *skews]
 
     def _at(self) -> int:
-        return self.rng.randrange(self.begin - self.clock.window_ms - self.clock.ahead_ms, self.last)
+        """Return a moment, often one near the end of a tick."""
+        at = self.rng.randrange(self.begin - self.clock.window_ms - self.clock.ahead_ms, self.last)
+        if self.rng.random() < 0.6:
+            return at
+        return min(self.clock.tick_after(at) + self.rng.randrange(-4_000, 4_000), self.last - 1)
 
     def _others(self, added: Sequence[int], loss: Loss | None) -> list[Append]:
         rng, found = self.rng, []
