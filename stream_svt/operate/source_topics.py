@@ -25,11 +25,14 @@ COUNTS_KEPT_MS = 30 * DAY_MS
 
 def source_advice(config: Config, topology: Topology) -> Iterator[Finding]:
     """Yield findings about visible settings of topics of events and of counts."""
+    counted = {one.topic for one in config.spec.sources if one.answers is None}
     for topic in raw_topics(config):
         settings = topology.settings.get(topic, {})
         clock = settings.get("message.timestamp.type")
         by_broker = clock == "LogAppendTime"
-        if by_broker:
+        if topic not in counted:
+            pass  # an answer's timestamp decides nothing
+        elif by_broker:
             yield ok(
                 "sources", f"topic {topic!r} has the brokers' timestamps: counts depend on its records alone"
             )

@@ -7,6 +7,7 @@ from typing import Final
 
 from stream_svt.errors import Problem
 from stream_svt.privacy.loss import as_text
+from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.settings.fields import duration_text
@@ -29,16 +30,35 @@ def explain_sources(spec: ApplicationSpec) -> list[str]:
 
 def explain_source(spec: ApplicationSpec, source: SourceSpec) -> list[str]:
     """Return what one source counts, costs and takes, as lines of text; a specification of this moment."""
-    parts = {
-        "Counts": _counts(source),
-        "Moves": _moves(source),
-        "Protects": _protects(spec, source),
-        "Assumes": _assumes(source),
-        "Writes": _writes(spec, source),
-        "Takes": _takes(source),
-    }
+    if source.answers is not None:
+        parts = _of_answers(spec, source, source.answers)
+    else:
+        parts = {
+            "Counts": _counts(source),
+            "Moves": _moves(source),
+            "Protects": _protects(spec, source),
+            "Assumes": _assumes(source),
+            "Writes": _writes(spec, source),
+            "Takes": _takes(source),
+        }
     head = f"Source {source.name} on topic {source.topic}:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
+
+
+def _of_answers(spec: ApplicationSpec, source: SourceSpec, answers: AnswersSpec) -> dict[str, str]:
+    series = f" of series `{answers.series}`" if answers.series else ""
+    way = "in one direction" if answers.monotonic else "up or down"
+    covers = [one.covers for one in spec.monitors if one.source == source.name]
+    units = dict.fromkeys(one.terms.unit for one in spec.datasets if any(of(one.name) for of in covers))
+    return {
+        "Passes": f"`{answers.value}`{series} as it is, in the order of look, partition and offset, every "
+        f"{duration_text(source.every)}.",
+        "Moves": f"{listed([*units], SHOWN) or 'one unit'} moves each answer by {answers.sensitivity} at most, {way}: "
+        "that is declared, and nothing checks it.",
+        "Assumes": "that one unit changes values alone: which answers there are, their datasets, series, ids and order "
+        "do not depend on it. So answers of zero are written, too.",
+        "Writes": f"each answer once to topic {source.counts_topic(spec.application)}, kept for 30 days.",
+    }
 
 
 def _counts(source: SourceSpec) -> str:
@@ -187,8 +207,8 @@ def _names(source: SourceSpec) -> tuple[str, ...]:
 def _refusals(old: SourceSpec, new: SourceSpec) -> Iterator[Problem]:
     """Yield the changes of what decides a count, which never changes."""
     was, now = old.decisive, new.decisive
-    for key in was:
-        if was[key] != now[key] and key != "sensitivity":
+    for key in dict.fromkeys((*was, *now)):
+        if was.get(key) != now.get(key) and key != "sensitivity":
             yield _refused(new.name, key, "decides counts and never changes")
     known, sensitivity = {one.name: one for one in new.measures}, old.sensitivity
     for measure in old.measures:

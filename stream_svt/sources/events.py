@@ -77,7 +77,7 @@ _TEXTS: Final[Mapping[Fate, str]] = {
     Fate.NOT_ASKED: "is of a window that is not asked: before the source began, or after a loss",
     Fate.FAR_AHEAD: "has an append time more than ten minutes after the look that covers it",
     Fate.BAD_TEXT: "has no id where one is declared, or an id or a series that is no text, integer or boolean",
-    Fate.NO_NUMBER: "is passed on as the lower bound: its value is no number",
+    Fate.NO_NUMBER: "has a value that is no number, and is passed on as the lower bound",
 }
 
 

@@ -20,6 +20,7 @@ from stream_svt.queries.fields import Path
 from stream_svt.settings.document import did_you_mean, quote
 from stream_svt.settings.records import KEY, MAX_DEPTH, steps
 from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.answers import AnswerReader
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.ticks import TickClock
 
@@ -37,6 +38,8 @@ def sampled(
 
     ``now_ms`` stands for later times of append, which a producer wrote. All schemas must be known, or absent.
     """
+    if source.answers is not None:
+        return _answers(AnswerReader(source, schemas), records, now_ms)
     reader, clock = EventReader(source, schemas), TickClock.of(source)
     datasets, series = (
         [reader.code(one) for one in names] for names in (source.dataset_names, source.series_names)
@@ -57,6 +60,17 @@ def sampled(
         ):
             np.putmask(fate, mask & (fate == Fate.COUNTED), why)
         found.update(map(Fate, fate.tolist()))
+        first += len(part)
+    return found
+
+
+def _answers(reader: AnswerReader, records: Records, now_ms: int) -> Mapping[Fate, int]:
+    found: Counter[Fate] = Counter()
+    first = 0
+    while first < len(records):
+        part = records[first : first + reader.at_once(records[first:])]
+        reader.lack(part)
+        found.update(fate for fate, _ in reader.read(0, part, now_ms))
         first += len(part)
     return found
 

@@ -8,7 +8,7 @@ from stream_svt.planning.difference import Difference, difference
 from stream_svt.planning.sources import bytes_per_day, explain_sources, open_windows, rows_per_day
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.sources import MeasureSpec, SourceSpec
-from tests.support.sources import changed
+from tests.support.sources import ANSWERS, changed
 
 NOW_MS = 1_796_000_000_000
 """In a period of the generator."""
@@ -55,7 +55,7 @@ def test_what_decides_a_count_never_changes(key: str) -> None:
 
 def test_each_key_of_a_source_is_fixed_or_has_a_rule_of_its_own() -> None:
     keys = {info.alias or name for name, info in SourceSpec.model_fields.items()}
-    assert keys == {*FIXED} | {"name", "settle", "measures"}
+    assert keys == {*FIXED} | {"name", "settle", "measures", "answers"}
     assert {*MeasureSpec.model_fields} == {"name", "conditions", "at_most"}
 
 
@@ -200,3 +200,26 @@ def test_rows_and_open_windows_follow_from_the_times_of_a_source() -> None:
     [daily] = spec(("window: 1h", "window: 1d\n    ahead: 2d")).sources
     assert open_windows(hourly) == 2
     assert open_windows(daily) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (("value: payload.hits", "value: hits"), ["sources.hits.answers"]),
+        (("dataset: {field: store}", "dataset: {field: shop}"), ["sources.hits.answers"]),
+        (("answers:", "every: 1m\n    answers:"), ["sources.hits.every"]),
+        (("answers:", "settle: 1m\n    answers:"), []),
+        (("sensitivity: 2", "sensitivity: 3"), []),
+        (("sensitivity: 2", "sensitivity: 1"), ["monitors.busy.sensitivity"]),
+    ],
+)
+def test_where_answers_are_never_changes_and_a_declaration_as_on_query_topics(change, refused) -> None:
+    old, new = load_spec(ANSWERS), load_spec(changed(change, text=ANSWERS))
+    assert [*refusals(difference(old, new, 4, now_ms=NOW_MS))] == refused
+
+
+def test_what_is_assumed_of_answers_is_told() -> None:
+    head, passes, moves, *_ = explain_sources(load_spec(ANSWERS))
+    assert head == "Source hits on topic flink.hits:"
+    assert "`payload.hits` of series `page` as it is" in passes
+    assert "one user moves each answer by 2 at most, up or down: that is declared" in moves

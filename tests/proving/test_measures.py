@@ -13,9 +13,10 @@ from stream_svt.proving import neighbours, prove, streams
 from stream_svt.proving.streams import batch_of_records, case_of
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.encoding import Encoded
-from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.cases import MAX_CASES, sources
 from tests.support.counts import ERRORS, LONG, SOURCE, VISITORS, counting
+from tests.support.sources import ANSWERS
 
 AMPLE = "{names: [a, b, c], limit: 30}"
 _OFF = ", max_runs: off"
@@ -46,6 +47,15 @@ def test_neighbouring_counts_cannot_be_distinguished(form, decoder):
     assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
     assert summary.largest_cost <= 1
+
+
+@each_way
+def test_neighbouring_answers_that_a_source_passes_on_cannot_be_distinguished(decoder):
+    summary = prove(
+        load_spec(ANSWERS.replace("series: page", "granularity: 0.5")), sources("answers", 3), decoder
+    )
+    assert summary.counterexample is None, summary.counterexample
+    assert summary.alerts > 0
 
 
 def test_the_restarts_are_also_within_records_of_counts(monkeypatch):

@@ -15,7 +15,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.settings.application import load_spec
 from tests.support.problems import GOOD, TABLE, rows
 from tests.support.settings import monitor
-from tests.support.sources import WEB
+from tests.support.sources import ANSWERS, WEB
 
 
 def problems(text: str):
@@ -90,6 +90,12 @@ def test_a_problem_of_the_whole_names_its_line_field_and_remedy(good, bad, line,
 def test_a_problem_of_a_source_names_its_line_field_and_remedy(good, bad, line, field, message):
     assert WEB.count(good) == 1
     told(WEB.replace(good, bad.replace("^", good)), line, field, message)
+
+
+@pytest.mark.parametrize(("good", "bad", "line", "field", "message"), TABLE["answers"])
+def test_a_problem_of_a_source_of_answers_names_its_line_field_and_remedy(good, bad, line, field, message):
+    assert ANSWERS.count(good) == 1
+    told(ANSWERS.replace(good, bad.replace("^", good)), line, field, message)
 
 
 @pytest.mark.parametrize(("text", "line", "hint"), TABLE["syntax"])

@@ -15,7 +15,7 @@ from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sections import json_schema
 from stream_svt.settings.sources import Condition, ListedMeasure, SourceSpec, WindowList, log_topic
-from tests.support.sources import WEB, changed
+from tests.support.sources import ANSWERS, WEB, changed
 
 WARDS = """\
 application: hospital
@@ -62,10 +62,45 @@ def test_the_first_configuration_loads_and_its_keys_follow() -> None:
 
 def test_the_configuration_of_a_user_is_valid_by_the_schema_too() -> None:
     validator = jsonschema.Draft202012Validator(json_schema())
-    for text in (WEB, WARDS):
+    for text in (WEB, WARDS, ANSWERS):
         assert [error.message for error in validator.iter_errors(read(text, "web.yaml").data)] == []
     for wrong in (("measure: visitors", "measure: visitors, sensitivity: 1"), ("unit: user", "units: user")):
         assert list(validator.iter_errors(read(changed(wrong), "web.yaml").data))
+
+
+def test_what_is_declared_about_answers_holds_for_the_monitors_of_their_source() -> None:
+    spec = load_spec(
+        changed(("sensitivity: 2", "sensitivity: 0.5, monotonic: true, granularity: 0.25"), text=ANSWERS)
+    )
+    [monitor], [found] = spec.monitors, spec.sources
+    assert (monitor.topic, monitor.measure, monitor.record) == ("shop.hits.counts", None, None)
+    assert (monitor.sensitivity, monitor.monotonic, monitor.granularity) == (
+        Fraction(1, 2),
+        True,
+        Fraction(1, 4),
+    )
+    assert (monitor.bounds, monitor.datasets) == ((0, 1_000_000), ("north", "south"))
+    assert spec.datasets[0].terms.unit == "one user"
+    assert found.digest == load_spec(ANSWERS).sources[0].digest, (
+        "as for query topics, a declaration may change"
+    )
+    for path in (
+        ("value: payload.hits", "value: hits"),
+        ("series: page", "series: p"),
+        ("field: store", "field: s"),
+    ):
+        assert load_spec(changed(path, text=ANSWERS)).sources[0].digest != found.digest
+
+
+def test_a_constant_dataset_of_answers_may_have_periods() -> None:
+    generated = ("names: [north, south]", 'generate: "shop-{date}", from: 2026-11-28')
+    text = changed(
+        ("{field: store}", '"shop-{date}"'), generated, (", datasets: [north, south]", ""), text=ANSWERS
+    )
+    spec = load_spec(text)
+    assert spec.monitors[0].datasets == ("shop-????-??-??",)
+    assert spec.generators[0].each.unit == "one user"
+    assert spec.sources[0].dataset_at(1_767_571_200_000, "") == "shop-2026-01-05"
 
 
 def test_the_sensitivity_is_that_of_the_largest_measure_for_all_monitors() -> None:

@@ -1,4 +1,4 @@
-"""A configuration with one source, as a user begins with, and changes of it."""
+"""Configurations with one source, as users begin with, and changes of them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ datasets:
 monitors:
   - {name: many-users, source: requests, measure: visitors, epsilon: 1, cutoff: 5, threshold: 500, mute: 1h}
   - {name: many-errors, source: requests, measure: errors, epsilon: 1, cutoff: 5, threshold: 50, mute: 1h}
+"""
+
+ANSWERS = """\
+application: shop
+sources:
+  - name: hits
+    topic: flink.hits
+    answers: {value: payload.hits, series: page, dataset: {field: store}, sensitivity: 2, bounds: [0, 1e6]}
+datasets:
+  - {names: [north, south], limit: 40, unit: one user}
+monitors:
+  - {name: busy, source: hits, datasets: [north, south], epsilon: 1, cutoff: 5, threshold: 500, expected_queries: 1000}
 """
 
 
