@@ -191,7 +191,8 @@ class RawTopic:
         reading = self._readings[partition]
         records, dropped = reading.left, reading.unread.dropped
         if not len(records):
-            records = reading.unread.read(PIECE)
+            # In a thread: a batch can decompress to millions of records, and all of them are checked first.
+            records = await asyncio.to_thread(reading.unread.read, PIECE)
             self.dropped += reading.unread.dropped - dropped
         cut = int(np.searchsorted(records.offset, end))
         reading.left = records[cut:]

@@ -26,6 +26,8 @@ from stream_svt.protocol.records import Records
 
 LARGEST: Final = 1 << 27
 """Bytes to which the records of a batch may decompress; a batch has 1 MB at most by default."""
+LARGEST_RAW: Final = 1 << 24
+"""Instead, of a raw topic, where one producer's batches must not hold up the others' events."""
 MALFORMED: Final = 1 << 22
 """Bytes of the records of a batch up to which aiokafka reads them if they are irregular."""
 PIECE: Final = 1 << 22
@@ -34,6 +36,8 @@ OBJECTS: Final = 2_000
 """Records that aiokafka's reader reads at once: some milliseconds of work."""
 HEADERS: Final = 50_000
 """Headers that are read at once: some tens of milliseconds of work."""
+SLICE: Final = 50_000
+"""Records of a batch that are checked at once, before any of them is returned."""
 FEW: Final = 250
 """Fewer records than this are read together with the next batches, although each batch may be read alone."""
 SMALL: Final = 1 << 10
@@ -99,7 +103,12 @@ def take_whole(fetched: Any) -> None:  # noqa: ANN401
 
 
 class _Batch:
-    """A batch that aiokafka reads, up to the first malformed name of a header; the rest is read as columns."""
+    """A batch that aiokafka reads, up to the first malformed name of a header; the rest is read as columns.
+
+    ``limit`` are the bytes to which the records may decompress; None for `LARGEST`.
+    """
+
+    limit: int | None = None
 
     def __init__(self, batch: Any, content: memoryview, start: int) -> None:  # noqa: ANN401
         self._batch, self._content, self._start = batch, content, start
@@ -125,6 +134,8 @@ class _Batch:
         done = 0
         try:
             for record in self._batch:
+                if not self.base_offset <= record.offset < self.next_offset:  # brokers take it
+                    raise _malformed(self.base_offset)
                 done += 1
                 yield record
         except Exception as error:  # of any kind: decompressing raises what the codecs do
@@ -152,11 +163,11 @@ class _Batch:
         buffer: Any = content.obj
         start, stop = self._start + _HEADER, self._start + len(content)
         if batch.compression_type:
-            buffer = _decompress(batch, content[_HEADER:])
+            buffer = _decompress(batch, content[_HEADER:], self.limit)
             start, stop = 0, len(buffer)
         by_broker = bool(batch.timestamp_type)
         time = batch.max_timestamp if by_broker else batch.first_timestamp
-        return Body(buffer, start, stop, self.number, batch.base_offset, time, by_broker)
+        return Body(buffer, start, stop, self.number, self.base_offset, self.next_offset, time, by_broker)
 
 
 class WholeBatch(_Batch):
@@ -180,23 +191,24 @@ class WholeBatch(_Batch):
         return self.body()
 
 
-def _decompress(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
-    """Return the records of a batch; raises `UnreadableBatch` above `LARGEST` bytes, otherwise `Irregular`."""
+def _decompress(batch: Any, content: memoryview, limit: int | None) -> bytes:  # noqa: ANN401
+    """Return the records of a batch; raises `UnreadableBatch` above the limit, otherwise `Irregular`."""
     if batch.compression_type == _SNAPPY:
-        return _decompress_snappy(batch, content)
+        return _decompress_snappy(batch, content, limit or LARGEST)
     if batch.compression_type not in _DECODERS:
         raise Irregular
-    for size in (1 << 20, LARGEST):
+    sizes = (limit,) if limit else (1 << 20, LARGEST)
+    for size in sizes:
         into = np.empty(size, np.uint8)  # uses memory only for written parts
         try:
             return into[: _DECODERS[batch.compression_type].decompress_into(content, into)].tobytes()
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise Irregular from error
-    raise _too_large(batch)
+    raise _too_large(batch, sizes[-1])
 
 
-def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN401
+def _decompress_snappy(batch: Any, content: memoryview, limit: int) -> bytes:  # noqa: ANN401
     """Decompress one block, or the many of Java's stream, once their lengths are known."""
     size, at = 0, 16
     try:
@@ -209,30 +221,33 @@ def _decompress_snappy(batch: Any, content: memoryview) -> bytes:  # noqa: ANN40
                 raise UnreadableBatch(f"the batch at offset {batch.base_offset} is not snappy")
             size += cramjam.snappy.decompress_raw_len(content[at + 4 : at + 4 + block])
             at += 4 + block
-        if size <= LARGEST:
+        if size <= limit:
             return bytes(codec.snappy_decode(content.tobytes()))
     except UnreadableBatch:
         raise
     except Exception as error:  # of any kind: decompressing raises what the codecs do
         raise Irregular from error
-    raise _too_large(batch)
+    raise _too_large(batch, limit)
 
 
 def _malformed(offset: int) -> UnreadableBatch:
     return UnreadableBatch(f"the batch at offset {offset} is malformed")
 
 
-def _too_large(batch: Any) -> UnreadableBatch:  # noqa: ANN401
+def _too_large(batch: Any, limit: int) -> UnreadableBatch:  # noqa: ANN401
     return UnreadableBatch(
-        f"the batch at offset {batch.base_offset} decompresses to more than {LARGEST >> 20} MiB"
+        f"the batch at offset {batch.base_offset} decompresses to more than {limit >> 20} MiB"
     )
 
 
 class Unread:
     """Records taken from a partition and not yet read, from ``position`` on.
 
-    With ``text``, keys and values contain no zero byte (see `stream_svt.kafka.columns.read`).
+    With ``text``, keys and values contain no zero byte (see `stream_svt.kafka.columns.read`). ``dropped`` counts
+    batches that were left out, which only `Droppable` does.
     """
+
+    dropped = 0
 
     def __init__(self, position: int, *, text: bool) -> None:
         self.position, self._text = position, text
@@ -250,7 +265,7 @@ class Unread:
         for record in taken:
             if isinstance(record, WholeBatch):
                 self._add(records)
-                self._parts.append(record)
+                self._add_whole(record)
             else:
                 records.append(record)
         self._add(records)
@@ -259,6 +274,9 @@ class Unread:
         if records:
             self._parts.append(Records.of(records))
             records.clear()
+
+    def _add_whole(self, batch: WholeBatch) -> None:
+        self._parts.append(batch)
 
     def read(self, most: int) -> Records:
         """Return at most so many next records; none at the end. Raises the errors of aiokafka's reader.
@@ -269,7 +287,8 @@ class Unread:
             raise self._failure
         found: list[Records] = []
         count = size = 0
-        while self._parts and count < min(most, FEW) and size < PIECE:
+        dropped = self.dropped  # after a batch that is left out the caller gets a turn
+        while self._parts and count < min(most, FEW) and size < PIECE and self.dropped == dropped:
             try:
                 records = self._read(min(most - count, self._most))
             except Exception as error:  # of any kind: decompressing raises what the codecs do
@@ -351,18 +370,26 @@ class Unread:
 class Droppable(Unread):
     """Records of which a batch that cannot be read is left out whole; headers are not read.
 
-    ``dropped`` counts such batches. A batch is read at once: none of its records is returned if another is damaged.
+    No record of a batch is returned if another one is damaged, however many are read at once. A read ends after a batch
+    that is left out, with the position behind it and possibly without records.
     """
 
-    dropped = 0
+    def _add_whole(self, batch: WholeBatch) -> None:
+        batch.limit = LARGEST_RAW
+        super()._add_whole(batch)
 
     def _read(self, most: int) -> Records:
         part = self._parts[0]
         if not isinstance(part, WholeBatch):
             return super()._read(most)
         bodies: list[Body] = []
+        rest: Body | Records | None = None
         try:
             bodies = self._bodies(most)
+            if bodies[0].number > most:
+                if bodies[0].number == part.number:
+                    self._check(bodies[0])
+                bodies[0], rest = bodies[0].cut(most)
             records = read(bodies, text=self._text, headers=None)
         except Exception as error:  # noqa: BLE001  decompressing raises what the codecs do
             if len(bodies) > 1:
@@ -370,10 +397,27 @@ class Droppable(Unread):
                 return Records.of(())
             is_large = bool(bodies) and bodies[0].stop - bodies[0].start > MALFORMED
             records = self._alone(part, error, by_client=isinstance(error, Irregular) and not is_large)
+            if len(records) > most:
+                records, rest = records[:most], records[most:]
         self._together *= 2
+        if isinstance(rest, Body):
+            part.unread = rest
+            return records
         for _ in range(max(len(bodies), 1)):
             self._parts.popleft()
+        if rest is not None:
+            self._parts.appendleft(rest)
         return records
+
+    def _check(self, body: Body) -> None:
+        """Raise `Irregular` unless all records of a batch can be read."""
+        offset, rest = -1, body
+        while rest.number:
+            head, rest = rest.cut(SLICE) if rest.number > SLICE else (rest, rest._replace(number=0))
+            found = read([head], text=self._text, headers=None).offset
+            if found[0] <= offset:
+                raise Irregular
+            offset = int(found[-1])
 
     def _alone(self, batch: WholeBatch, error: Exception, *, by_client: bool) -> Records:
         """Return the records of an irregular batch as aiokafka reads them, or none."""
@@ -384,6 +428,7 @@ class Droppable(Unread):
         except Exception as why:  # noqa: BLE001  of any kind, as above
             _require_memory(why)
             self.dropped += 1
+            self.position = max(self.position, batch.next_offset)
             return Records.of(())
 
 

@@ -40,8 +40,8 @@ class ManyHeaders(Exception):
 class Body(NamedTuple):
     """The records of a batch: ``number`` of them, in ``buffer`` from ``start`` to ``stop``.
 
-    The records' own numbers are relative to ``offset`` and ``timestamp``. With ``log_append_time``, every record has
-    this ``timestamp``.
+    The records' own numbers are relative to ``offset`` and ``timestamp``; brokers do not check that they end below the
+    batch's ``next_offset``. With ``log_append_time``, every record has this ``timestamp``.
     """
 
     buffer: bytes
@@ -49,6 +49,7 @@ class Body(NamedTuple):
     stop: int
     number: int
     offset: int
+    next_offset: int
     timestamp: int
     log_append_time: bool = False
 
@@ -68,7 +69,7 @@ def read(bodies: Sequence[Body], *, text: bool = False, headers: float | None = 
     """
     bodies = _in_one_buffer(bodies)
     _, *columns, by_broker = zip(*bodies, strict=True)
-    start, stop, count, base, time = (np.array(column, np.int64) for column in columns)
+    start, stop, count, base, following, time = (np.array(column, np.int64) for column in columns)
     if (count < 1).any() or (count * SMALLEST > stop - start).any():
         raise Irregular
     data = np.frombuffer(bodies[0].buffer, np.uint8)
@@ -81,7 +82,10 @@ def read(bodies: Sequence[Body], *, text: bool = False, headers: float | None = 
     append = np.array(by_broker, np.bool_).repeat(count)
     if len(bodies) > 1:
         base, time = base.repeat(count), time.repeat(count)
-    return _fields(bodies[0].buffer, (data, at, end), (base, time, append), headers)
+    records = _fields(bodies[0].buffer, (data, at, end), (base, time, append), headers)
+    if (records.offset[last] >= following).any():  # they ascend
+        raise Irregular
+    return records
 
 
 def _in_one_buffer(bodies: Sequence[Body]) -> Sequence[Body]:

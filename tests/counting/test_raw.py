@@ -103,7 +103,7 @@ async def test_an_open_transaction_is_below_the_end_and_its_records_come_once_it
 
 
 async def test_a_batch_that_cannot_be_unpacked_is_left_out_and_counted(raw, monkeypatch):
-    monkeypatch.setattr(batches, "LARGEST", 1 << 20)
+    monkeypatch.setattr(batches, "LARGEST_RAW", 1 << 20)
     servers = raw._cluster.arguments["bootstrap_servers"]
     large = (0, None, bytes(1_000_000)), (0, None, bytes(1_000_000))
     await records.send(servers, raw.topic, (0, None, b"before"))

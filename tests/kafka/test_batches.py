@@ -464,7 +464,111 @@ def one_by_one(found: Batch) -> list[tuple[object, ...]] | None:
     except IndexError:
         return None
     ascends = all(before[0] < after[0] for before, after in itertools.pairwise(records))
-    return records if ascends and at == len(content) and records else None
+    is_within = bool(records) and records[-1][0] <= found.base + (found.last or 0)
+    return records if ascends and at == len(content) and is_within else None
+
+
+BEYOND = pytest.mark.parametrize(
+    "offsets", [[1 << 30], [0, 1 << 30], [1, 0, 1 << 30], [0, 2]], ids=["one", "two", "descending", "next"]
+)
+"""Offsets of records in a batch whose header tells of no others than 0, or 0 and 1: brokers take it."""
+
+
+@BEYOND
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_with_a_record_behind_its_end_hides_no_later_records(offsets, codec):
+    evil = Batch(3, [Wire(offset) for offset in offsets], codec, last=min(len(offsets), 2) - 1)
+    found = [queries(3), evil, queries(4, 5), queries(200, 9)]
+    for most in (1, 100, 1 << 20):
+        unread, offsets_read = module.Droppable(0, text=True), list[int]()
+        unread.add(whole_batches(*found))
+        while unread:
+            offsets_read += unread.read(most).offset.tolist()
+        assert offsets_read == [0, 1, 2, *range(5, 209)]
+        assert (unread.dropped, unread.position) == (1, 209)
+
+
+@BEYOND
+def test_a_query_behind_the_end_of_its_batch_makes_the_batch_unreadable(offsets):
+    evil = Batch(3, [Wire(offset) for offset in offsets], last=min(len(offsets), 2) - 1)
+    unread = module.Unread(0, text=True)
+    unread.add(whole_batches(queries(3), evil, queries(4, 5)))
+    assert set(unread.read(100).offset.tolist()) <= {0, 1, 2, 3, 4}
+    with pytest.raises(module.UnreadableBatch, match="offset 3 is malformed"):
+        unread.read(100)
+    assert unread.position <= 5
+    client = by_client(answer(queries(3), evil, queries(4, 5)))
+    assert client.error is module.UnreadableBatch
+    assert all(offset < 5 for offset, *_ in client.records)
+
+
+BOMB = 1 << 20
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_each_batch_that_decompresses_too_far_ends_a_read_and_is_tried_once(monkeypatch, codec):
+    tried: list[int] = []
+    decompress = module._decompress
+
+    def noted_decompress(batch, *arguments):
+        tried.append(batch.base_offset)
+        return decompress(batch, *arguments)
+
+    monkeypatch.setattr(module, "LARGEST_RAW", BOMB)
+    monkeypatch.setattr(module, "_decompress", noted_decompress)
+    bombs = [Batch(base, [Wire(0, value=bytes(BOMB))], codec) for base in range(9)]
+    unread = module.Droppable(0, text=True)
+    unread.add(whole_batches(*bombs, queries(4, 9, codec=codec)))
+    for base in range(9):
+        assert len(unread.read(100)) == 0
+        assert (unread.position, unread.dropped) == (base + 1, base + 1)
+    assert tried == [*range(9)]
+    assert unread.read(100).offset.tolist() == [9, 10, 11, 12]
+
+
+def test_the_limit_of_a_raw_topic_is_tried_without_a_smaller_one_before(monkeypatch):
+    sizes: list[int] = []
+    empty = np.empty
+    monkeypatch.setattr(module.np, "empty", lambda size, kind: (sizes.append(size), empty(size, kind))[1])
+    for kind in (module.Unread, module.Droppable):
+        unread = kind(0, text=True)
+        unread.add(whole_batches(Batch(0, [Wire(0, value=bytes(3 << 20))], 4)))
+        assert len(unread.read(1)) == 1
+    assert sizes == [1 << 20, module.LARGEST, module.LARGEST_RAW]
+
+
+@pytest.mark.parametrize("spoil", ["none", "last", "descending", "beyond"])
+def test_a_large_batch_is_returned_in_slices_and_only_if_all_of_it_can_be_read(monkeypatch, spoil):
+    monkeypatch.setattr(module, "SLICE", 70)
+    monkeypatch.setattr(module, "MALFORMED", 1000)  # or the client's reader would take what descends
+    records = [Wire(index) for index in range(1000)]
+    if spoil == "descending":
+        records[700:800], records[800:900] = records[800:900], records[700:800]
+    if spoil == "beyond":
+        records[-1] = Wire(1000)
+    whole = Batch(0, records, 4, last=999)
+    if spoil == "last":
+        whole = whole.changed(content=whole.plain[:-1])
+    unread = module.Droppable(0, text=True)
+    unread.add(whole_batches(whole, queries(5, 1000)))
+    found: list[int] = []
+    while unread:
+        some = unread.read(100)
+        assert len(some) <= 100
+        found += some.offset.tolist()
+    assert found == [*range(0 if spoil == "none" else 1000, 1005)]
+    assert unread.dropped == (spoil != "none")
+
+
+def test_a_batch_that_only_the_client_reads_is_also_returned_in_slices():
+    found = Batch(0, [Wire(offset) for offset in (*range(600), 500, *range(600, 900))])
+    unread, offsets = module.Droppable(0, text=True), list[int]()
+    unread.add(whole_batches(found, queries(5, 900)))
+    while unread:
+        some = unread.read(100)
+        assert len(some) <= 100
+        offsets += some.offset.tolist()
+    assert offsets == [*range(905)]
 
 
 def with_stamps(records: Records) -> list[tuple[object, ...]]:
