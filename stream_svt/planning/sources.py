@@ -153,15 +153,13 @@ def source_changes(
 ) -> Iterator[tuple[str, list[str], list[Problem]]]:
     """Yield what becomes of each source that is not as before: a line, its effects, and reasons to refuse it.
 
-    ``earlier`` has the digest of each source that an earlier version declared, by name.
+    ``earlier`` has the digests of the sources that earlier versions declared: see `SourceSpec.digests`.
     """
     known, wanted = ({one.name: one for one in spec.sources} for spec in (old, new))
     for name, source in wanted.items():
         before = known.get(name)
         if before is None:
-            refused = []
-            if earlier.get(name, source.digest) != source.digest:
-                refused = [_refused(name, "", "an earlier version declared the name for another source")]
+            refused = [*_redeclared(source, earlier)]
             effects = [line.strip() for line in explain_source(new, source)[1:]]
             if others := [one.name for one in old.sources if one.topic == source.topic]:
                 effects.append(
@@ -176,6 +174,19 @@ def source_changes(
                 "its counts are no longer written; only the same source can be declared by this name again"
             )
             yield f"- source {name}", [effect], []
+
+
+def _redeclared(source: SourceSpec, earlier: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield why a source that an earlier version declared cannot be declared so again."""
+    digests, name = source.digests(), source.name
+    if earlier.get(name, source.digest) != source.digest:
+        yield _refused(name, "", "an earlier version declared the name for another source")
+        return
+    for key, known in earlier.items():
+        of, _, measure = key.partition("/")
+        if measure and of == name and digests.get(key) != known:
+            what = "is not as an earlier version declared it" if key in digests else "is left out"
+            yield Problem(0, f"sources.{name}.measures", f"{measure} {what}: {_KEPT}")
 
 
 def _refused(name: str, key: str, why: str) -> Problem:

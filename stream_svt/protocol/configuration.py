@@ -53,7 +53,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
     ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired. ``partitioner``
     is the same in every version: so no two workers give a dataset two homes. ``sources`` holds the digests of all
-    sources that this version or an earlier one declared, by name: see `SourceSpec.digest`. ``earlier`` holds the lists
+    sources that this version or an earlier one declared: see `SourceSpec.digests`. ``earlier`` holds the lists
     of sources in earlier versions, as far as a late counter may need them.
     """
 

@@ -202,10 +202,23 @@ def problems(config: ConfigDocument) -> Found:
             )
         # A monitor that reads the topic of a source's counts has a problem already.
         others = (one for one, by in filled.items() if by.name != monitor.source and monitor.covers(one))
-        if (name := next(others, "")) and (monitor.source is not None or monitor.topic not in topics):
-            message = f"also matches {quote(name)}, which source {quote(filled[name].name)} fills"
+        name = next(others, "") or _later(monitor, config.sources)
+        if name and (monitor.source is not None or monitor.topic not in topics):
+            by = (
+                filled[name].name
+                if name in filled
+                else next(s.name for s in config.sources if s.covers(name))
+            )
+            message = f"also matches {quote(name)}, which source {quote(by)} fills"
             remedy = "a dataset has one source, or query topics. List the other datasets"
             yield (*path, "datasets"), f"{message}: {remedy}"
+
+
+def _later(monitor: MonitorSpec, sources: Sequence[SourceSpec]) -> str:
+    """Return the pattern of datasets of another source that a monitor matches in some period, "" if there is none."""
+    others = (one for one in sources if one.name != monitor.source and one.period_ms)
+    filled = (one for one in others if any(map(one.may_fill, monitor.datasets)))
+    return next((one.datasets for one in filled), "")
 
 
 def _by_monitors(config: ConfigDocument, others: Mapping[str, SourceSpec]) -> dict[str, SourceSpec]:

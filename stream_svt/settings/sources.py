@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -300,6 +301,35 @@ def _of_either(schema: dict[str, Any]) -> None:
     schema["oneOf"] = [counts, {"required": ["answers"], "properties": others}]
 
 
+_DIGIT: Final = "0123456789"
+_PERIOD_SHAPES: Final = {"{date}": "0000-00-00", "{iso_week}": "0000-w00"}
+
+
+def _matches_some(pattern: str, name: str) -> bool:
+    """Return whether a pattern with * and ? matches a dataset's name in some period: with any digits in its slot."""
+    tokens = re.findall(r"\[!?\]?[^\]]*\]|.", pattern, re.DOTALL)
+
+    def with_empty(places: set[int]) -> set[int]:
+        for place, one in enumerate(tokens):
+            if one == "*" and place in places:
+                places.add(place + 1)
+        return places
+
+    slot = period_slot_of(name) or ""
+    before, _, after = name.partition(slot) if slot else (name, "", "")
+    period = [_DIGIT if one == "0" else one for one in _PERIOD_SHAPES.get(slot, "")]
+    places = with_empty({0})
+    for choices in (*before, *period, *after):
+        reached = set()
+        for place in places - {len(tokens)}:
+            if tokens[place] == "*":
+                reached.add(place)
+            elif any(fnmatchcase(one, tokens[place]) for one in choices):
+                reached.add(place + 1)
+        places = with_empty(reached)
+    return len(tokens) in places
+
+
 class SourceSpec(Strict):
     """One raw topic whose events are counted, by windows, for the monitors that name it; or whose answers they test."""
 
@@ -431,6 +461,12 @@ class SourceSpec(Strict):
         """Return whether a dataset's name is one of its datasets', as far as the source itself says which they are."""
         return fnmatchcase(name, self.datasets)
 
+    def may_fill(self, pattern: str) -> bool:
+        """Return whether a pattern with * and ? matches one of its datasets, in any period."""
+        return any(
+            _matches_some(pattern, self.dataset_pattern.replace(NAME_SLOT, n)) for n in self.dataset_names
+        )
+
     @property
     def unit_text(self) -> str:
         """The privacy unit of its datasets in words, which are stored with each ledger and never change."""
@@ -472,6 +508,14 @@ class SourceSpec(Strict):
     def digest(self) -> str:
         """Sixteen hex digits of all that never changes."""
         return digest(self.decisive)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest by the source's name, and those of its measures by ``<source>/<measure>``."""
+        measures = self.measures if self.answers is None else ()
+        each = {
+            f"{self.name}/{one.name}": digest(one.model_dump(mode="json", by_alias=True)) for one in measures
+        }
+        return {self.name: self.digest, **each}
 
     def counts_topic(self, application: str) -> str:
         """Return the topic of its counts."""

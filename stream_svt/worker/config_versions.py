@@ -243,7 +243,9 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
     retired = (set() if applied is None else set(applied.bundle.retired)) | was - now
     digests = {} if applied is None else applied.bundle.sources
-    digests = dict(sorted((digests | {one.name: one.digest for one in config.spec.sources}).items()))
+    for source in config.spec.sources:
+        digests = digests | source.digests()
+    digests = dict(sorted(digests.items()))
     own = {"retired": sorted(retired), "partitioner": config.topics.partitioner, "sources": digests}
     bundle = msgspec.structs.replace(config.bundle, **own)
     if applied is not None:

@@ -121,6 +121,25 @@ def test_a_name_never_comes_to_mean_another_source() -> None:
     assert difference(None, spec(more), 4, sources={"requests": digest}, now_ms=NOW_MS).refused
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            ("status: [500, 502, 503, 504]", "status: [200]"),
+            "errors is not as an earlier version declared it",
+        ),
+        (("      - {name: slow, where: {ms: {at_least: 2000}}}\n", ""), "slow is left out"),
+    ],
+)
+def test_a_source_that_is_declared_again_has_the_measures_of_before(
+    change: tuple[str, str], says: str
+) -> None:
+    known = spec().sources[0].digests()
+    assert difference(None, spec(), 4, sources=known, now_ms=NOW_MS).refused == []
+    again = difference(None, spec(change), 4, sources=known, now_ms=NOW_MS)
+    assert says in refusals(again)["sources.requests.measures"]
+
+
 def test_a_second_source_on_a_topic_is_named_as_another_ledger() -> None:
     more = """
   - {name: seconds, topic: web.requests, unit: user, window: 1h, dataset: second}

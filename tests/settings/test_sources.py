@@ -232,6 +232,42 @@ def test_expected_queries_may_be_written_and_follow_only_where_they_are_used(
     assert spec.monitors[0].expected_queries == expected
 
 
+@pytest.mark.parametrize(
+    ("pattern", "dataset", "fills"),
+    [
+        ("web-2026-12-*", "web-{date}", True),
+        ("web-20*", "web-{date}", True),
+        ("*-31", "web-{date}", True),
+        ("web-2026-w*", "web-{date}", False),
+        ("web-2026-w5?", "web-{iso_week}", True),
+        ("web-api-*", "web-{date}", False),
+        ("web-?????-??", "web-{date}", False),
+        ("web-[29]*", "web-{date}", True),
+        ("*web**-*", "web-{date}", True),
+        ("web-2026-12-31x", "web-{date}", False),
+        ("web-2026-12-31", "web-{date}", True),
+    ],
+)
+def test_a_pattern_is_compared_with_the_datasets_of_every_period(
+    pattern: str, dataset: str, *, fills: bool
+) -> None:
+    found = SourceSpec.model_validate(
+        {"name": "s", "topic": "raw", "unit": "user", "window": "1h", "dataset": dataset}
+    )
+    assert found.may_fill(pattern) is fills
+
+
+@pytest.mark.parametrize("pattern", ["web-2026-12-*", "web-2031-??-??", "web-20*", "web-2026-12-01"])
+def test_a_monitor_of_a_query_topic_matches_no_dataset_of_a_source_in_any_period(pattern: str) -> None:
+    monitor = (
+        f"  - {{name: m, topic: t, epsilon: 1, cutoff: 1, threshold: 5, sensitivity: 7, bounds: [0, 9], "
+        f"expected_queries: 9, datasets: ['{pattern}']}}\n"
+    )
+    other = "  - {name: web-2026-12-01x, limit: 1, unit: x}\n"
+    with pytest.raises(ConfigError, match=r"also matches .*, which source 'requests' fills"):
+        load_spec(changed(("monitors:\n", f"{other}monitors:\n{monitor}")))
+
+
 def test_a_window_has_at_most_2_to_the_20_cells() -> None:
     def counted(names: int) -> str:
         listed = "\n".join(f"p{number}" for number in range(names))
