@@ -65,7 +65,7 @@ _TEXTS: Final[Mapping[Fate, str]] = {
     Fate.COUNTED: "counted",
     Fate.EMPTY: "has no value",
     Fate.UNREADABLE: "is not one JSON object, or no Avro record of its schema, or is larger than a megabyte",
-    Fate.UNUSABLE_SCHEMA: "the registry has no Avro schema of its id, or one that cannot be read at the paths",
+    Fate.UNUSABLE_SCHEMA: "the registry has no Avro schema of its id, or refuses it, or it has no such paths",
     Fate.FILTERED: "does not match where of the source",
     Fate.NO_MEASURE: "matches where of no measure",
     Fate.NO_UNIT: "has no unit: a text of 1 to 256 characters, an integer or a boolean",
@@ -120,6 +120,7 @@ class EventReader:
         self._json = JsonValues([*self._paths.values()])
         self._known: dict[int, RecordSchema | None] = {}
         self._absent: set[int] = set()
+        self._ahead = 0
 
     def code(self, name: str) -> int:
         """Return the code of a name of a series or a dataset, from now on also in events."""
@@ -137,9 +138,21 @@ class EventReader:
         missing = sorted(
             (first, one) for one, first in zip(found.tolist(), row.tolist(), strict=True) if one >= 0
         )
-        lacks = ((first, self._look_up(one)) for first, one in missing if one not in self._known)
-        waiting = list(islice(((first, why) for first, why in lacks if why), _REQUESTS))
-        return waiting[0] if waiting else (len(records), "")
+        missing = [(first, one) for first, one in missing if one not in self._known]
+        for place, (first, one) in enumerate(missing):
+            if why := self._look_up(one):
+                self._look_ahead([number for _, number in missing[place + 1 :]])
+                return first, why
+        return len(records), ""
+
+    def _look_ahead(self, numbers: Sequence[int]) -> None:
+        """Begin to fetch some schemas, other ones at each call.
+
+        A schema that the registry refuses is given up only once another one is read: refused ones must not hide it.
+        """
+        at = self._ahead % len(numbers) if numbers else 0
+        waiting = (one for one in (*numbers[at:], *numbers[:at]) if self._look_up(one))
+        self._ahead += sum(1 for _ in islice(waiting, _REQUESTS - 1))
 
     def _look_up(self, number: int) -> str:
         """Compile a schema; return why it is not known yet."""

@@ -303,6 +303,82 @@ async def test_the_registry_s_answer_that_it_has_no_schema_is_definite_and_no_ot
         assert waiting.get(12) is None
 
 
+LONG = {"type": "enum", "name": "x", "symbols": [f"s{number:06}" for number in range(200_000)]}
+OPEN = record("x", a="not.There")
+BODIES = {2: b'{"schema": "{"}', 3: 500, 4: b'{"schema": 7}', 6: 403}
+
+
+async def answered(schemas: SchemaRegistry, *numbers: int) -> list[str | None]:
+    """Ask for schemas; return them."""
+    for number in numbers:
+        schemas.request(number)
+    await schemas.wait()
+    return [schemas.get(number) for number in numbers]
+
+
+@pytest.mark.loopback
+async def test_a_schema_that_cannot_be_used_is_none_for_raw_events_and_is_awaited_for_queries():
+    many = {"many": OPEN} | {f"s{number}": OPEN for number in range(201)}
+    references = {8: [f"s{number}" for number in range(201)], 9: ["gone"]}
+    schemas = {0: LONG, 1: OPEN, 8: OPEN, 9: OPEN} | many
+    async with Registry(schemas, BODIES, references).started() as server:
+        config = SchemaRegistryConfig.model_validate({"url": server.url}, context=Files(Path()))
+        raw, queries = SchemaRegistry(config, takes_absence=True), SchemaRegistry(config)
+        numbers = 0, 1, 2, 3, 4, 6, 8, 9
+        assert await answered(raw, *numbers) == ["", "", "", None, None, None, "", ""]
+        assert await answered(queries, *numbers) == [None] * 8
+        server.schemas[1] = PLAIN
+        raw.forget_absences()
+        [found] = await answered(raw, 1)
+        assert "Event" in (found or "")
+
+
+@pytest.mark.loopback
+async def test_a_refused_schema_is_none_once_the_login_has_read_another_one_and_else_says_why():
+    async with Registry(
+        {7: PLAIN, 8: OPEN}, {6: 403, "page": 403, 5: 401}, {8: ["page"]}
+    ).started() as server:
+        config = SchemaRegistryConfig.model_validate({"url": server.url}, context=Files(Path()))
+        schemas, queries = SchemaRegistry(config, takes_absence=True), SchemaRegistry(config)
+        assert await answered(schemas, 6, 8, 5) == [None, None, None]
+        assert "grant its user READ on the subject" in schemas.request(6)
+        assert (await answered(schemas, 7))[0]
+        assert await answered(schemas, 6, 8, 5) == [
+            "",
+            "",
+            None,
+        ]  # at once, although it was asked just before
+        schemas.configure(config)
+        schemas.forget_absences()
+        assert await answered(schemas, 6) == [None]  # it is another login
+        assert (await answered(queries, 7, 6))[1] is None
+
+
+@pytest.mark.loopback
+async def test_no_number_of_refused_schemas_hides_one_that_is_read(monkeypatch):
+    monkeypatch.setattr("stream_svt.queries.avro.registry.BACKOFF", (60.0,))
+    async with Registry({700: PLAIN}, dict.fromkeys(range(100), 403)).started() as server:
+        config = SchemaRegistryConfig.model_validate({"url": server.url}, context=Files(Path()))
+        schemas = SchemaRegistry(config, takes_absence=True)
+        reader = reader_of(source(format="avro"), schemas)
+        records = records_of([encode(PLAIN, EVENT, number) for number in (*range(100), 700)])
+        for _ in range(40):
+            count, _ = reader.lack(records)
+            await schemas.wait()
+        assert count == 101
+
+
+@pytest.mark.loopback
+async def test_few_requests_run_at_the_same_time(monkeypatch):
+    monkeypatch.setattr("stream_svt.queries.avro.registry.MOST_TASKS", 3)
+    async with Registry(dict.fromkeys(range(9), PLAIN), delay=0.05).started() as server:
+        config = SchemaRegistryConfig.model_validate({"url": server.url}, context=Files(Path()))
+        schemas = SchemaRegistry(config)
+        await answered(schemas, *range(9))
+        assert sorted(server.asked) == [0, 1, 2]
+        assert None not in [(await answered(schemas, number))[0] for number in range(9)]
+
+
 @pytest.mark.loopback
 async def test_an_answer_to_a_question_of_before_a_look_is_asked_again():
     async with Registry(delay=0.1).started() as server:

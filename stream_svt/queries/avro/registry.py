@@ -2,8 +2,9 @@
 
 An id never gets another schema: what a record means must be the same at every replay. Until a schema is known, with all
 schemas that it refers to, records that need it wait, whatever the registry answers: time or an operator may mend that.
-Raw events do not wait for an id that the registry says it does not have: anybody who writes them can make one up. Such
-an answer holds for the events that are there when it is asked for, not for later ones: schemas are registered first.
+Raw events do not wait for an id that the registry says it does not have, or whose schema cannot be used: anybody who
+writes them can make one up, or write the id of another topic. Such an answer holds for the events that are there when
+it is asked for, not for later ones: schemas are registered first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_ANSWER: Final = 1 << 20
 """Most bytes of an answer, and of a schema with those that it refers to."""
 MAX_REFERENCES: Final = 200
 """Most schemas that a schema refers to, indirectly included."""
+MOST_TASKS: Final = 32
+"""Most schemas that are asked for at the same time."""
 NOT_CONFIGURED: Final = "this worker has no schema_registry.url"
 _PIECE: Final = 1 << 16
 _STATUS: Final = {
@@ -46,8 +49,8 @@ _STATUS: Final = {
 }
 
 
-_NO_SCHEMA: Final = 40403
-"""Code of an error: the registry has no schema of this id. A proxy's 404 has no such code."""
+_ABSENCES: Final = frozenset({40401, 40402, 40403})
+"""Codes of errors: the registry has no such subject, version, or id of a schema. A proxy's 404 has no such code."""
 
 
 class _Error(msgspec.Struct):
@@ -71,7 +74,11 @@ class _Unanswered(Exception):
 
 
 class _Absent(_Unanswered):
-    """The registry says that it has no such schema."""
+    """The registry says that it has no such schema, or has one that cannot be used."""
+
+
+class _Refused(_Unanswered):
+    """The login may not read this schema, or none at all."""
 
 
 @dataclass(slots=True)
@@ -87,19 +94,20 @@ class _Request:
 class SchemaRegistry:
     """Schemas by id, for all shards of a worker, or all sources of a counter.
 
-    With ``takes_absence`` the registry's answer that it has no schema of an id is taken as an empty schema, until
-    `forget_absences`.
+    With ``takes_absence`` an id has an empty schema, until `forget_absences`, if the registry answers that it has none,
+    or with one that cannot be used, or refuses it to a login that has read another schema.
     """
 
     def __init__(self, settings: SchemaRegistryConfig, *, takes_absence: bool = False) -> None:
         self._settings, self._takes_absence = settings, takes_absence
         self._known: dict[int, str] = {}
+        self._has_read = False
         self._absent: set[int] = set()
         self._requests: dict[int, _Request] = {}
 
     def configure(self, settings: SchemaRegistryConfig) -> None:
         """Ask another registry, or with another login, from now on."""
-        self._settings = settings
+        self._settings, self._has_read = settings, False
 
     def lack(self, spec: ApplicationSpec) -> str | None:
         """Return what this worker lacks to read the Avro records of a specification, None if nothing."""
@@ -122,7 +130,8 @@ class SchemaRegistry:
         if self._settings.url is None:
             return NOT_CONFIGURED
         asked = self._requests.setdefault(number, _Request(f"schema {number} is being fetched"))
-        if asked.task is None and time.monotonic() >= asked.next_try:
+        is_due = asked.task is None and time.monotonic() >= asked.next_try
+        if is_due and sum(one.task is not None for one in self._requests.values()) < MOST_TASKS:
             asked.is_old = False
             asked.task = asyncio.create_task(self._fetch(number, asked), name=f"schema-{number}")
         return asked.why
@@ -143,12 +152,17 @@ class SchemaRegistry:
         try:
             self._known[number] = await self._ask(number, asked)
             del self._requests[number]
+            if not self._has_read:
+                self._has_read = True
+                for refused in self._requests.values():
+                    refused.next_try = 0.0
             log.info("event=schema_read schema=%d", number)
         except _Unanswered as error:
-            if isinstance(error, _Absent) and self._takes_absence:
+            is_final = isinstance(error, _Absent) or (self._has_read and isinstance(error, _Refused))
+            if is_final and self._takes_absence:
                 if not asked.is_old:
                     self._absent.add(number)
-                    log.warning("event=schema_absent schema=%d", number)
+                    log.warning("event=schema_absent schema=%d error=%r", number, str(error))
                 del self._requests[number]
                 return
             why = f"schema {number} of the registry is missing: {error}"
@@ -197,12 +211,14 @@ class SchemaRegistry:
         try:
             async with session.get(url, allow_redirects=False, ssl=context) as response:
                 if response.status not in {200, 404}:
-                    raise _Unanswered(_STATUS.get(response.status, f"it answers {response.status}"))
+                    kind = _Refused if response.status == 403 else _Unanswered
+                    raise kind(_STATUS.get(response.status, f"it answers {response.status}"))
                 body = b""
                 async for piece in response.content.iter_chunked(_PIECE):
                     body += piece
                     if len(body) > MAX_ANSWER:
-                        raise _Unanswered(f"its answer is longer than {MAX_ANSWER:,} bytes")
+                        kind = _Absent if response.status == 200 else _Unanswered
+                        raise kind(f"its answer is longer than {MAX_ANSWER:,} bytes")
             if response.status == 404:
                 raise (_Absent if _is_absence(body) else _Unanswered)(_STATUS[404])
             return msgspec.json.decode(body, type=_Answer)
@@ -218,7 +234,7 @@ class SchemaRegistry:
 
 def _is_absence(body: bytes) -> bool:
     try:
-        return msgspec.json.decode(body, type=_Error).error_code == _NO_SCHEMA
+        return msgspec.json.decode(body, type=_Error).error_code in _ABSENCES
     except (ValueError, RecursionError):
         return False
 
@@ -237,13 +253,13 @@ async def _resolved(
     except RecursionError:  # which the reader of the schema refuses
         return answer.schema
     except msgspec.DecodeError:
-        raise _Unanswered("its schema is not JSON") from None
+        raise _Absent("its schema is not JSON") from None
     if not missing:
         return answer.schema
 
     def wrong(why: str) -> _Unanswered:
         referenced.clear()
-        return _Unanswered(why)
+        return _Absent(why)
 
     texts: list[str] = []
     # As Confluent's serializer does: depth first, and of several references with one name the first.
@@ -260,7 +276,7 @@ async def _resolved(
             try:
                 referenced[key] = await get(path, "deleted=true")
             except _Unanswered as error:
-                raise _Unanswered(f"of a schema that it refers to, {error}") from None
+                raise type(error)(f"of a schema that it refers to, {error}") from None
         texts.insert(0, referenced[key].schema)
         if (size := size + len(texts[0])) > MAX_ANSWER:
             raise wrong(f"it is longer than {MAX_ANSWER:,} bytes with the schemas that it refers to")
