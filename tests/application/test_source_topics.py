@@ -17,7 +17,7 @@ from stream_svt.application.topology import (
 )
 from stream_svt.operate.check import topic_settings
 from stream_svt.operate.source_topics import source_advice
-from tests.support.sources import WEB
+from tests.support.sources import ANSWERS, WEB
 
 DAY_MS = 86_400_000
 RAW = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": "604800000"}
@@ -102,6 +102,11 @@ def test_producers_timestamps_are_noted_with_the_command_and_its_harm() -> None:
     assert "--entity-name web.requests --add-config message.timestamp.type=LogAppendTime'" in clock[2]
     assert "every reader of the topic then sees the time of the append" in clock[2]
     assert "deletes events by size, or by producers' timestamps (retention.ms=604800000)" in kept[2]
+
+
+def test_whose_timestamps_answers_have_does_not_matter() -> None:
+    settings = {"flink.hits": RAW | {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}}
+    assert [*source_advice(parse_config(ANSWERS), Topology("c", {"flink.hits": 3}, settings))] == []
 
 
 def test_retention_by_size_and_a_short_one_of_counts_are_noted() -> None:
