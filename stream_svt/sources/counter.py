@@ -133,7 +133,8 @@ class Counter(SourceCounter):
         first, last = np.searchsorted(records.offset, (at, end)).tolist()
         records, until, is_cut = records[first:last], min(next_offset, end), False
         limit, tick = self._limit, self.state.next_tick
-        if limit.moment_ms > tick and (cut_at := self._cut_at(records, tick, limit)) is not None:
+        is_piece = limit.by_broker and limit.moment_ms > tick
+        if is_piece and (cut_at := self._cut_at(records, tick, limit)) is not None:
             records, until, is_cut = records[:cut_at], int(records.offset[cut_at]), True
         room = max(FULL // len(self.source.measures), 1) if len(self.state.windows) < MANY else FEW
         count = min(self._reader.at_once(records), room) if len(records) else 0
@@ -213,7 +214,10 @@ class Counter(SourceCounter):
         events = self._reader.read(records)
         fate = events.fate.copy()
         appended = np.where(by_broker, records.timestamp, limit.moment_ms - 1)
-        placed = state.clock.place(events.event_ms, appended, state.next_tick, by_broker)
+        # Brokers' timestamps say how far a piece is read: other records belong to the last tick of its look.
+        last = state.clock.tick_after(limit.moment_ms - 1) if limit.by_broker else 0
+        reading_for = np.where(by_broker, state.next_tick, max(state.next_tick, last))
+        placed = state.clock.place(events.event_ms, appended, reading_for, by_broker)
 
         def drop(rows: Mask, why: Fate) -> None:
             fate[rows & (fate == Fate.COUNTED)] = why

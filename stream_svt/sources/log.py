@@ -98,12 +98,14 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
         begins: The begins of partitions not seen before.
         settle_ms: How long after its moment it was taken, by both clocks, at least. A later `settle` does not change
             the fate of what it covers.
+        by_broker: Whether the topic has brokers' timestamps by its settings: then a backlog is read in pieces.
     """
 
     moment_ms: int
     ends: Offsets
     begins: Offsets
     settle_ms: int
+    by_broker: bool
 
     @property
     def taken_ms(self) -> int:

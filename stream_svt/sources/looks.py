@@ -153,7 +153,7 @@ class SourceCounter(ABC):
         moment = self._look_by(now_ms - self.source.settle)
         return moment if moment > state.looked_ms else None
 
-    def look(self, moment_ms: int, spans: Spans, topic_id: str) -> None:
+    def look(self, moment_ms: int, spans: Spans, topic_id: str, *, by_broker: bool) -> None:
         """Take the look that is due, or park.
 
         Args:
@@ -161,6 +161,7 @@ class SourceCounter(ABC):
             spans: Begin and end of each partition, asked for since the look is due. Without a partition that the last
                 look has, there is no look yet.
             topic_id: The topic's id.
+            by_broker: Whether the topic has brokers' timestamps by its settings.
         """
         state = self.state
         self._forget_absences()
@@ -174,7 +175,7 @@ class SourceCounter(ABC):
         elif not self._missing:
             ends = {partition: end for partition, (_, end) in sorted(spans.items())}
             begins = {partition: spans[partition][0] for partition in ends if partition not in state.ends}
-            self._queued.append(Look(moment_ms, ends, begins, self.source.settle))
+            self._queued.append(Look(moment_ms, ends, begins, self.source.settle, by_broker))
 
     def park(self, reason: Park) -> None:
         """Park the source: no more looks are taken, but those before are served."""

@@ -99,7 +99,7 @@ class TickClock:
         self,
         event_ms: Integers,
         appended_ms: Integers | int,
-        reading_for_ms: int,
+        reading_for_ms: Integers | int,
         stamped: Mask | bool = True,
     ) -> Placed:
         """Return where records belong.

@@ -84,7 +84,7 @@ class Play:
 
     Attributes:
         counts: The records of counts.
-        looks: The looks that became durable: moment and ends.
+        looks: The looks that became durable.
         accepted, takeovers: Number of accepted losses, and of takeovers.
         takeover: How the state of a takeover differed from that of going on; "" if it never did.
     """
@@ -96,7 +96,7 @@ class Play:
         self.topic = RawTopic(history, has_unit=has_unit)
         self.log, self.rng = Log(), random.Random(seed)
         self.counter: Counter | None = None
-        self.looks: list[tuple[int, dict[int, int]]] = []
+        self.looks: list[Look] = []
         self.floors: dict[int, int] = {}
         self.accepted = self.takeovers = 0
         self.takeover = ""
@@ -151,7 +151,7 @@ class Play:
         known_to = now_ms if poll.most is None else now_ms - self.rng.choice((0, 0, 20_000))
         counter.open_windows(now_ms, history.lists(known_to))
         if (moment := counter.look_due(now_ms)) is not None:
-            counter.look(moment, topic.spans(), topic.topic_id)
+            counter.look(moment, topic.spans(), topic.topic_id, by_broker=history.is_by_broker(now_ms))
         self._write(counter)
 
     def _write(self, counter: Counter) -> None:
@@ -171,7 +171,7 @@ class Play:
         offsets = self.log.write(step, self.rng)
         for entry in step.entries:
             if isinstance(entry, Look):
-                self.looks.append((entry.moment_ms, entry.ends))
+                self.looks.append(entry)
             self.accepted += isinstance(entry, Accepted)
             if isinstance(entry, Began):
                 self.floors = entry.standing.floors

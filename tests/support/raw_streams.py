@@ -17,6 +17,7 @@ from typing import Any
 from stream_svt.protocol.records import Records
 from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.lists import Lists
+from stream_svt.sources.log import Look
 from stream_svt.sources.ticks import TickClock
 
 UNIT = "7"
@@ -87,7 +88,8 @@ class History:
         seed: Its seed.
         sources: The configurations of the source, with the moments at which they were stored.
         begin_ms, end_ms: When the counter begins, and the last moment.
-        stamps: Whose timestamps records have: the broker's, the producer's, or the broker's from ``switched_ms`` on.
+        stamps: Whose timestamps records have: the broker's, the producer's, or from ``switched_ms`` on the broker's
+            ("mixed") or the producer's ("mixed back").
         added_ms: When each partition is added.
         missing: From when to when a partition is not found, and its number.
         skews: For each partition how far its leader's clock is ahead, from a moment on.
@@ -141,7 +143,9 @@ class History:
         return max(at + random.Random(f"{self.seed} {partition} {one}").randrange(most) for at, one in parts)
 
     def is_by_broker(self, at_ms: int) -> bool:
-        return self.stamps == "broker" or (self.stamps == "mixed" and at_ms >= self.switched_ms)
+        if self.stamps.startswith("mixed"):
+            return (at_ms >= self.switched_ms) is (self.stamps == "mixed")
+        return self.stamps == "broker"
 
 
 @dataclass
@@ -299,11 +303,9 @@ class Expected:
     counts: dict[str, int]
 
 
-Looks = Sequence[tuple[int, Mapping[int, int]]]
-"""Moments of looks with the ends that they saw."""
-
-
-def reference(history: History, topic: RawTopic, looks: Looks, floors: Mapping[int, int]) -> list[Expected]:
+def reference(
+    history: History, topic: RawTopic, looks: Sequence[Look], floors: Mapping[int, int]
+) -> list[Expected]:
     """Return what must be asked, from the records alone.
 
     The topic lost nothing, and its transactions have ended.
@@ -319,17 +321,26 @@ def reference(history: History, topic: RawTopic, looks: Looks, floors: Mapping[i
             event = one.append and one.append.event
             if event is None or one.append.is_damaged or one.append.transaction in topic._aborted:
                 continue
+            is_old = offset < floors.get(partition, 0)
+            if is_old and not history.is_by_broker(history.begin_ms):
+                continue
             if one.by_broker:
                 appended, tick = one.stamp_ms, clock.tick_after(one.stamp_ms)
                 if one.stamp_ms > one.append.at_ms + FAR_MS:
                     continue
             else:
-                seen = [moment for moment, ends in looks if ends.get(partition, 0) > offset]
-                if offset < floors.get(partition, 0) or not seen:
+                seen = [one for one in looks if one.ends.get(partition, 0) > offset]
+                if is_old or not seen:
                     continue
-                # The first tick that this look serves: the one before served those until its own moment.
-                served = max([moment for moment, _ in looks if moment < seen[0]], default=history.begin_ms)
-                appended, tick = seen[0] - 1, clock.tick_after(served)
+                # The first tick that this look serves: the one before served those until its own moment. Where
+                # brokers' timestamps say how far a backlog is read, the last tick.
+                before = [one.moment_ms for one in looks if one.moment_ms < seen[0].moment_ms]
+                appended, tick = (
+                    seen[0].moment_ms - 1,
+                    clock.tick_after(max(before, default=history.begin_ms)),
+                )
+                if seen[0].by_broker:
+                    tick = max(tick, clock.tick_after(appended))
             window = clock.window_at(event.time_ms if source.time else one.stamp_ms)
             if window < first or tick > clock.close_of(window) or window > appended + clock.ahead_ms:
                 continue
@@ -338,7 +349,7 @@ def reference(history: History, topic: RawTopic, looks: Looks, floors: Mapping[i
                 if all(str(event.status) in one.texts for one in measure.conditions):
                     cell = event.dataset, measure.name, event.series, event.unit
                     parts[window, tick][cell] += 1
-    return list(_asked(clock, source, lists, first, looks[-1][0], parts))
+    return list(_asked(clock, source, lists, first, looks[-1].moment_ms, parts))
 
 
 def _asked(
@@ -430,7 +441,9 @@ class Making:
     def history(self) -> History:
         rng = self.rng
         self.ask = self.ask or rng.choice(("close", "tick"))
-        self.stamps = self.stamps or rng.choice(("broker", "broker", "producer", "producer", "mixed"))
+        self.stamps = self.stamps or rng.choice(
+            ("broker", "broker", "broker", "producer", "producer", "mixed", "mixed back")
+        )
         every = rng.choice((10_000, 20_000, 30_000))
         self.fields: dict[str, Any] = {
             "name": "s",
