@@ -62,6 +62,8 @@ class EventLog:
     async def replay(self, source: str, take: Callable[[int, Entry], None]) -> None:
         """Pass the durable entries of a source to ``take``, with their offsets."""
         doing, key = f"reading the event log of source {source!r}", source.encode()
+        async with self._turn:
+            pass  # a transaction of an earlier loop of the source may be in progress
         reader = self._cluster.reader(fetch_wait_ms=FETCH_WAIT_MS)
         async with kafka.started(reader, doing):
             async for record in kafka.read_partition(reader, self._place, None, doing):

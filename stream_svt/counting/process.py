@@ -67,11 +67,12 @@ async def run(
 def beside(options: Sequence[str], file: Path) -> Iterator[None]:
     """Keep a counter running while the body runs: ``stream-svt count`` with these options, its output to a file.
 
-    Only its owner may read the file. The counter also ends if this process is killed: its standard input ends then.
+    Only its owner may read the file, which also tells how a counter ended. The counter also ends if this process is
+    killed: its standard input ends then.
     """
     output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.fchmod(output, 0o600)
-    ending = threading.Event()
+    ending, own_log = threading.Event(), _log_to(output)
     running: list[subprocess.Popen[bytes]] = []
 
     def keep() -> None:
@@ -90,7 +91,7 @@ def beside(options: Sequence[str], file: Path) -> Iterator[None]:
                 return
             tries = 0 if time.monotonic() - began > STEADY else tries
             seconds = BACKOFF[min(tries, len(BACKOFF) - 1)]
-            log.error("event=counter_ended exit_code=%d again_after=%.0f log=%s", code, seconds, file)
+            own_log.error("event=counter_ended exit_code=%d again_after=%.0f", code, seconds)
             ending.wait(seconds)
             tries += 1
 
@@ -107,3 +108,15 @@ def beside(options: Sequence[str], file: Path) -> Iterator[None]:
             process.kill()
         thread.join(END_TIMEOUT)
         os.close(output)
+
+
+def _log_to(output: int) -> logging.Logger:
+    """Return a log in the form of this process's, to a file only.
+
+    A process's own log is for all readers of released data, and how a counter ends may depend on one unit's events.
+    """
+    handler = logging.StreamHandler(os.fdopen(output, "w", closefd=False))
+    handler.setFormatter(next((one.formatter for one in logging.getLogger().handlers), None))
+    found = logging.Logger(__name__)  # noqa: LOG001  of no hierarchy
+    found.addHandler(handler)
+    return found

@@ -94,9 +94,11 @@ class Owner:
                 specs = {
                     one.name: one for one in applied.sources if HOMES.of(one.name.encode()) == self.partition
                 }
-                for name in tasks.keys() - specs.keys():
-                    tasks.pop(name).cancel()
-                    self.loops.pop(name)
+                gone = [tasks.pop(name) for name in tasks.keys() - specs.keys()]
+                for task in gone:
+                    task.cancel()
+                await asyncio.gather(*gone, return_exceptions=True)
+                self.loops = {name: loop for name, loop in self.loops.items() if name in specs}
                 for name, spec in specs.items():
                     if name not in self.loops:
                         self.loops[name] = self._service.loop_of(spec)

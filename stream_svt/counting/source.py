@@ -29,7 +29,7 @@ from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.answers import AnswersCounter
 from stream_svt.sources.counter import Counter
-from stream_svt.sources.events import Fate
+from stream_svt.sources.events import MOST_RECORDS, Fate
 from stream_svt.sources.log import Park
 from stream_svt.sources.looks import SourceCounter, SourceStatus
 from stream_svt.worker.shard import describe
@@ -279,12 +279,16 @@ class SourceLoop:
         took, partition = False, piece.partition
         self._wait_for("schema", "")
         while (span := counter.ranges().get(partition)) is not None and span[0] < piece.next_offset:
-            records = piece.records[int(np.searchsorted(piece.records.offset, span[0])) :]
-            until = piece.next_offset
-            count, why = counter.lack(records)
-            if count < len(records):
-                records, until = records[:count], int(records.offset[count])
+            # A slice at a time: the work of a piece is not that of all its rests.
+            left = piece.records[int(np.searchsorted(piece.records.offset, span[0])) :]
+            count, why = counter.lack(left[:MOST_RECORDS])
+            if why:
                 self._wait_for("schema", why)
+                if not count:
+                    counter.lack(left)  # asks also for schemas behind those that are refused
+            records, until = left[:count], piece.next_offset
+            if count < len(left):
+                until = int(left.offset[count])
             if counter.fold(partition, records, until) == span[0]:
                 break
             took = True

@@ -105,6 +105,15 @@ async def test_a_cancelled_write_is_ended_before_the_log_is_closed(made):
     assert len(await replayed(await made())) == 9
 
 
+async def test_a_replay_has_the_transaction_of_a_loop_that_was_cancelled(made):
+    log = await made()
+    writing = asyncio.create_task(log.write(SOURCE, entries(9, 300_000), ()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+    assert len(await replayed(log)) == 9
+
+
 async def test_a_missing_topic_of_counts_leaves_the_log_usable(made):
     log = await made()
     counts = [CountsRecord("shop", (), b"", TICK_MS)]
