@@ -1,4 +1,7 @@
-"""Plays many histories, or chains of applications, on all cores: ``tests/run soak simulation|chains``."""
+"""Plays many histories, chains of applications, or neighbours of sources: ``tests/run soak simulation|chains|sources``.
+
+All cores take part.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ from tests.simulation.script import Faults, Script
 from tests.simulation.world import Variant, play
 from tests.soak import report
 from tests.soak.stage import Outcome
+from tests.support.counter_play import problem_of
+from tests.support.raw_streams import history_of
 
 DEFAULT_COUNT = 10_000
+SHORT = {"sources": 400}
 _SHARE = 50
 MOST = 20
 """Failures after which a soak ends."""
@@ -89,7 +95,14 @@ def chain(
     return seed, violations, Counter(whole.endings) + Counter(counted)
 
 
-PLAYS: dict[str, Play] = {"simulation": history, "chains": chain}
+def neighbours(seed: int) -> tuple[int, list[str], Mapping[str, int]]:
+    """Play raw streams with and without a unit through the counter of a source."""
+    pair = history_of(seed)
+    problem = problem_of(pair)
+    return seed, [problem] if problem else [], {f"pairs on timestamps of kind {pair.stamps}": 1}
+
+
+PLAYS: dict[str, Play] = {"simulation": history, "chains": chain, "sources": neighbours}
 
 
 def main(name: str = "simulation", arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +121,9 @@ def main(name: str = "simulation", arguments: Sequence[str] | None = None) -> in
         counted = ", ".join(f"{number} {what}" for what, number in sorted(found.tally.items()))
         return Outcome(found.count, told, [counted])
 
-    return report.run(name, __doc__, outcome, short=DEFAULT_COUNT, first=0, arguments=arguments)
+    return report.run(
+        name, __doc__, outcome, short=SHORT.get(name, DEFAULT_COUNT), first=0, arguments=arguments
+    )
 
 
 if __name__ == "__main__":
