@@ -9,7 +9,6 @@ import click
 
 from stream_svt.cli import common
 from stream_svt.logs import log_to_stderr
-from stream_svt.terminal import say
 
 
 @common.command("count -c monitors.yaml", "count -c monitors.yaml --accept-loss requests")
@@ -37,11 +36,11 @@ def count(
     """Count the raw events of sources, until stopped.
 
     Counts the sources that 'stream-svt apply' applied last, and writes a query for each count to their topics
-    of counts, which workers test. Several counters share the sources. Prints for each source when its next
+    of counts, which workers test. Several counters share the sources. Logs for each source when its next
     answer is due. Logs, pages and metrics depend on raw events: they are for readers of the raw topics only.
     """
     from stream_svt.counting.process import run
 
     log_to_stderr(log_level, log_format)
     config = common.load(path, is_whole=False, for_counter=True)
-    asyncio.run(run(config, port, accepts, say, until_input_ends=until_input_ends))
+    asyncio.run(run(config, port, accepts, until_input_ends=until_input_ends))

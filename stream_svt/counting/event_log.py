@@ -91,14 +91,14 @@ class EventLog:
             doing = f"looking for topic {topic!r}"
             async with kafka.deadline(kafka.CALL_DEADLINE, doing, "WRITE"):
                 await self._producer.require([topic])
-        written = await asyncio.shield(asyncio.ensure_future(self._transact(appends, now_ms)))
+        written = await self._transact(appends, now_ms)
         # Nobody else writes to the partition, and the entries of a transaction follow each other.
         return list(range(written.offset + 1 - len(entries), written.offset + 1))
 
     async def brokers_time(self) -> int:
         """Return the brokers' time, in ms since 1970, of a record in a transaction that is aborted."""
         probe = [NewRecords(self._place, [(b"", b"")])]
-        sent = await asyncio.shield(asyncio.ensure_future(self._transact(probe, _now_ms(), commit=False)))
+        sent = await self._transact(probe, _now_ms(), commit=False)
         if sent.time_ms is None:
             message = "needs message.timestamp.type=LogAppendTime: its records tell the brokers' time"
             raise ConfigError([Problem(0, "", message)], f"topic {self._place.topic!r}")
@@ -116,6 +116,11 @@ class EventLog:
 
     async def _transact(self, appends: Sequence[NewRecords], now_ms: int, *, commit: bool = True) -> Appended:
         """Write a transaction to its end, whatever becomes of the caller; return the newest record of the log."""
+        writing = asyncio.create_task(self._write_now(appends, now_ms, commit=commit))
+        writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
+        return await asyncio.shield(writing)
+
+    async def _write_now(self, appends: Sequence[NewRecords], now_ms: int, *, commit: bool) -> Appended:
         doing = f"event log, partition {self.partition}: transaction"
         async with self._turn:
             if self.broken.done() or self._producer is None:

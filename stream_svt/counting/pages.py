@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp.web import Application, Request, Response
@@ -15,52 +15,36 @@ from stream_svt.counting.service import CounterService
 from stream_svt.counting.source import HELD_UP_SHOWN, SourceReport
 from stream_svt.monitor.operations import utc
 from stream_svt.plain_text import escaped
+from stream_svt.sources.looks import SourceStatus
 from stream_svt.web_server import Pages
 from stream_svt.worker.metrics import COMMON_LABELS, CONTENT_TYPE, Registry, registered
 
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
-class SourceLine(msgspec.Struct):
-    """How a source stands: its newest tick, why it is parked or waits ("" for neither), windows and pairs in memory."""
-
-    source: str
-    tick: str
-    parked: str
-    waits: str
-    held_up_partitions: list[int]
-    open_windows: int
-    pairs: int
-    unreadable_batches: int
-
-
-class CounterStatus(msgspec.Struct):
-    """A counter, and the sources of its partitions of the event log."""
-
-    application: str
-    ready: bool
-    lacks: list[str]
-    partitions: list[int]
-    sources: list[SourceLine]
+def status_of(service: CounterService) -> dict[str, Any]:
+    """Return how a counter stands, and each source of its partitions; texts are "" where nothing is to be said."""
+    lacks = service.lacks
+    return {
+        "application": service.config.spec.application,
+        "ready": not lacks,
+        "lacks": lacks,
+        "partitions": sorted(service.owners),
+        "sources": [_line_of(report, report.status) for report in service.reports],
+    }
 
 
-def status_of(service: CounterService) -> CounterStatus:
-    """Return how a counter stands."""
-    lines = [
-        SourceLine(
-            source=report.spec.name,
-            tick="" if (status := report.status) is None or not status.tick_ms else utc(status.tick_ms),
-            parked=status.parked.text if status is not None and status.parked else "",
-            waits=report.waits,
-            held_up_partitions=sorted(_held_up(report)),
-            open_windows=0 if status is None else status.open_windows,
-            pairs=0 if status is None else status.pairs,
-            unreadable_batches=report.dropped,
-        )
-        for report in service.reports
-    ]
-    lacks, name = service.lacks, service.config.spec.application
-    return CounterStatus(name, not lacks, lacks, sorted(service.owners), lines)
+def _line_of(report: SourceReport, status: SourceStatus | None) -> dict[str, Any]:
+    return {
+        "source": report.spec.name,
+        "tick": utc(status.tick_ms) if status and status.tick_ms else "",
+        "parked": status.parked.text if status and status.parked else "",
+        "waits": report.waits,
+        "held_up_partitions": sorted(_held_up(report)),
+        "open_windows": status.open_windows if status else 0,
+        "pairs": status.pairs if status else 0,
+        "unreadable_batches": report.dropped,
+    }
 
 
 def _held_up(report: SourceReport) -> dict[int, float]:
@@ -102,26 +86,24 @@ def _samples(report: SourceReport) -> Iterator[tuple[str, float, str] | tuple[st
 def pages_of(service: CounterService, port: int) -> Pages:
     """Return the pages of a counter, on the host of its configuration."""
 
-    def live() -> Response:
-        return Response(text="live\n")
-
     def ready() -> Response:
-        lacks = service.lacks
-        text = "".join(f"{escaped(line)}\n" for line in lacks or ["ready"])
-        return Response(status=503 if lacks else 200, text=text)
+        text = "".join(f"{escaped(line)}\n" for line in service.lacks)
+        return Response(status=503 if text else 200, text=text or "ready\n")
 
-    def metrics() -> Response:
-        return Response(body=metrics_of(service), headers={"Content-Type": CONTENT_TYPE})
-
-    def status() -> Response:
-        content = msgspec.json.encode(status_of(service))
-        return Response(body=content, headers={"Content-Type": "application/json"})
-
+    shown: dict[str, Callable[[], Response]] = {
+        "/health/live": lambda: Response(text="live\n"),
+        "/health/ready": ready,
+        "/metrics": lambda: _page(metrics_of(service), CONTENT_TYPE),
+        "/api/v1/status": lambda: _page(msgspec.json.encode(status_of(service)), "application/json"),
+    }
     application = Application(client_max_size=1024)
-    shown = {"/health/live": live, "/health/ready": ready, "/metrics": metrics, "/api/v1/status": status}
     for path, page in shown.items():
         application.router.add_get(path, _view(page))
     return Pages(application, service.config.web.host, port, service.config.source)
+
+
+def _page(body: bytes, content_type: str) -> Response:
+    return Response(body=body, headers={"Content-Type": content_type})
 
 
 def _view(page: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,19 +32,14 @@ END_TIMEOUT: Final = 20.0
 
 
 async def run(
-    config: Config,
-    port: int | None,
-    accepts: Iterable[str],
-    tell: Callable[[str], None],
-    *,
-    until_input_ends: bool = False,
+    config: Config, port: int | None, accepts: Iterable[str], *, until_input_ends: bool = False
 ) -> None:
     """Count until SIGTERM or SIGINT, or until standard input ends; raises permanent errors of the start.
 
     ``port`` is that of the pages, by default the second after the worker's: the first is often the forwarder's.
     """
     limit_logs()
-    service = CounterService(config, accepts, tell)
+    service = CounterService(config, accepts)
     pages = pages_of(service, port or (config.web.port + 1) % 65535 + 1)
     await pages.open()
     running = asyncio.create_task(service.run(), name="counter")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -132,17 +132,15 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
     """The sources of an application, as far as this process owns their partitions.
 
     The file's sources are not used, those applied last are. ``accepts`` are the names of sources whose loss is accepted
-    if they are parked when they are taken over first; ``tell`` gets lines for people.
+    if they are parked when they are taken over first.
     """
 
-    def __init__(
-        self, config: Config, accepts: Iterable[str] = (), tell: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, config: Config, accepts: Iterable[str] = ()) -> None:
         self.config, self.applied = config, Applied(config)
         self.owners: dict[int, Owner] = {}
         self.joined = self._has_joined = False
         self.waits = "it reads the applied configuration"
-        self._accepts, self._tell = set(accepts), tell
+        self._accepts = set(accepts)
         self._consumer: Any = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -170,7 +168,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         """Return a new loop of a source."""
         accepts = spec.name in self._accepts
         self._accepts.discard(spec.name)
-        return SourceLoop(spec, self.config, self.applied, self._tell, accepts_loss=accepts)
+        return SourceLoop(spec, self.config, self.applied, accepts_loss=accepts)
 
     async def is_member(self, partition: int) -> bool:
         """Commit a group offset, which brokers allow to members only."""

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -51,8 +51,9 @@ SETTINGS_EVERY: Final = 60.0
 HELD_UP_SHOWN: Final = 2.0
 """Seconds after which a partition counts as one that holds up a tick."""
 HELD_UP: Final = 30.0
-"""Seconds after which a partition that holds up a tick is logged, and from then on each minute."""
+"""Seconds after which a partition that holds up a tick is logged."""
 LOGGED_EVERY: Final = 60.0
+"""Seconds between two log lines that say the same."""
 LOOK_PAUSE: Final = 1.0
 """Seconds between two attempts at a look, if the first one failed."""
 CLOCKS_PAUSE: Final = 5.0
@@ -96,21 +97,14 @@ class SourceReport:
 class SourceLoop:
     """The loop of one source, on the partition of the event log that it belongs to.
 
-    With ``accepts_loss`` a source that is parked at its start goes on. ``tell`` gets a line for people once it is known
-    when the first answer is due.
+    With ``accepts_loss`` a source that is parked at its start goes on.
     """
 
     def __init__(
-        self,
-        spec: SourceSpec,
-        config: Config,
-        applied: Applied,
-        tell: Callable[[str], None],
-        *,
-        accepts_loss: bool = False,
+        self, spec: SourceSpec, config: Config, applied: Applied, *, accepts_loss: bool = False
     ) -> None:
         self.report, self._name = SourceReport(spec), spec.name
-        self._cluster, self._config, self._applied, self._tell = config.cluster(), config, applied, tell
+        self._cluster, self._config, self._applied = config.cluster(), config, applied
         self._accepts_loss = accepts_loss
         self._log: EventLog
         self._raw: RawTopic
@@ -119,11 +113,11 @@ class SourceLoop:
         self._late = self._dropped = 0
         self._pieces: dict[int, Piece] = {}
         self._waits: dict[str, str] = {}
-        self._logged: dict[object, float] = {}
+        self._logged: dict[object, tuple[object, float]] = {}
         self._brokers_ms, self._asked_at = 0, 0.0
         self._settings_at = -SETTINGS_EVERY
+        self._by_broker = False
         self._next_look = 0.0
-        self._told = False
 
     @property
     def needed_offset(self) -> int | None:
@@ -143,10 +137,7 @@ class SourceLoop:
                 raise
             except Exception as error:  # noqa: BLE001  a failing source must not stop others
                 tries = 0 if time.monotonic() - began > STEADY else tries
-                known = isinstance(error, KafkaError | OSError | TimeoutError)
-                self._wait_for(
-                    "error", describe(explain(error, f"source {self._name!r}") if known else error)
-                )
+                self._wait_for("error", describe(explained(error)))
             finally:
                 self._counter = self.report.status = None
                 self._pieces.clear()
@@ -169,7 +160,10 @@ class SourceLoop:
         while not (await self._clocks_agree() and await self._has_begun(counter)):  # noqa: ASYNC110
             await asyncio.sleep(CLOCKS_PAUSE)
         while True:
-            self._adopt(counter)
+            spec = self._applied.source(self._name)
+            if spec is not None and spec != counter.source:
+                counter.adopt(spec)
+                self.report.spec = spec
             behind_ms = counter.source.settle + max(-self.report.clocks_apart_ms, 0)
             counter.open_windows(self._now(), self._applied.lists(self._name, behind_ms))
             await self._look(counter)
@@ -177,13 +171,6 @@ class SourceLoop:
             read = await self._read(counter)
             self._show(counter)
             await asyncio.sleep(0 if wrote or read else IDLE)
-
-    def _adopt(self, counter: SourceCounter) -> None:
-        """Go on with the source as applied now, if that has changed."""
-        spec = self._applied.source(self._name)
-        if spec is not None and spec != counter.source:
-            counter.adopt(spec)
-            self.report.spec = spec
 
     # -- clocks
 
@@ -239,10 +226,12 @@ class SourceLoop:
             return
         if time.monotonic() - self._settings_at > SETTINGS_EVERY:
             self._settings_at = time.monotonic()
-            if _is_compacted(await self._raw.settings()):
+            settings = await self._raw.settings()
+            self._by_broker = _is_by_broker(settings)
+            if _is_compacted(settings):
                 counter.park(Park.COMPACTED)
                 return
-        counter.look(moment, *await self._raw.look())
+        counter.look(moment, *await self._raw.look(), by_broker=self._by_broker)
         self._next_look = 0.0
         missing = ", ".join(map(str, counter.status.missing))
         lack = f"topic {self.report.spec.topic!r} does not show its partitions {missing} any more"
@@ -302,7 +291,7 @@ class SourceLoop:
         now, held_up = time.monotonic(), self.report.held_up
         self.report.held_up = {n: held_up.get(n, now) for n in pending}
         for partition, since in self.report.held_up.items():
-            if now - since > HELD_UP and self._is_due(partition):
+            if now - since > HELD_UP and self._is_news(partition):
                 place = f"--topic {self.report.spec.topic} --partition {partition}"
                 log.warning(
                     "event=open_transaction source=%s partition=%d offset=%d seconds=%.0f command=%r",
@@ -318,38 +307,34 @@ class SourceLoop:
         """Show and log why nothing goes on, for one cause; "" for nothing in the way."""
         self._waits[cause] = text
         self.report.waits = "; ".join(filter(None, self._waits.values()))
-        if text and self._is_due(text):
+        if text and self._is_news(cause, text):
             log.warning("event=source_waits source=%s error=%r", self._name, text)
 
-    def _is_due(self, subject: object) -> bool:
-        """Return whether to log about a subject again."""
-        now = time.monotonic()
-        if now - self._logged.get(subject, -LOGGED_EVERY) < LOGGED_EVERY:
+    def _is_news(self, subject: object, said: object = None) -> bool:
+        """Return whether to log what is said about a subject: not the same again within a minute."""
+        before, at = self._logged.get(subject, (None, -LOGGED_EVERY))
+        if before == said and time.monotonic() - at < LOGGED_EVERY:
             return False
-        self._logged[subject] = now
+        self._logged[subject] = said, time.monotonic()
         return True
 
     def _show(self, counter: SourceCounter) -> None:
-        """Update what pages show, and tell once when the first answer is due."""
+        """Update what pages show, and log a park, and at the start when the next answer is due."""
         report, status = self.report, counter.status
+        if report.status is None and status.next_tick_ms is not None:
+            due = utc(status.next_tick_ms + report.spec.settle)
+            log.info(
+                "event=source_counts source=%s topic=%s answer_due=%r", self._name, report.spec.topic, due
+            )
+        report.status = status
         report.fates.update({fate: count - self._seen[fate] for fate, count in counter.fates.items()})
         report.late += counter.late_records - self._late
         report.dropped += self._raw.dropped - self._dropped
         self._seen, self._late, self._dropped = dict(counter.fates), counter.late_records, self._raw.dropped
-        report.status = status
-        if status.parked and self._is_due(status.parked):
+        if (parked := status.parked) and self._is_news("parked", parked):
             remedy = f"stream-svt count -c FILE --accept-loss {self._name}"
-            log.critical(
-                "event=source_parked source=%s reason=%s error=%r remedy=%r",
-                self._name,
-                status.parked,
-                status.parked.text,
-                remedy,
-            )
-        if not self._told and status.next_tick_ms is not None:
-            self._told = True
-            due = utc(status.next_tick_ms + report.spec.settle)
-            self._tell(f"{self._name}: reads topic {report.spec.topic}; the next answer is due at {due}")
+            named = (self._name, parked, parked.text, remedy)
+            log.critical("event=source_parked source=%s reason=%s error=%r remedy=%r", *named)
 
 
 def explained(error: BaseException) -> BaseException:
@@ -365,7 +350,11 @@ def _keeps(settings: Mapping[str, str], ms: int) -> bool:
     """Return whether a topic has brokers' timestamps, and by its settings keeps every record for some time."""
     kept = int(settings.get("retention.ms", "0"))
     is_kept = (kept == -1 or kept >= ms) and settings.get("retention.bytes", "-1") == "-1"
-    return settings.get("message.timestamp.type") == "LogAppendTime" and is_kept
+    return _is_by_broker(settings) and is_kept
+
+
+def _is_by_broker(settings: Mapping[str, str]) -> bool:
+    return settings.get("message.timestamp.type") == "LogAppendTime"
 
 
 def _now_ms() -> int:

@@ -80,7 +80,11 @@ async def test_raw_events_become_counts_and_counts_become_alerts(scene):
     assert metric(counter, "behind_seconds") < 5
     assert metric(counter, "parked") is None
     status = status_of(counter)
-    assert (status.ready, status.partitions, status.sources[0].source) == (True, [*range(8)], "web")
+    assert (status["ready"], status["partitions"], status["sources"][0]["source"]) == (
+        True,
+        [*range(8)],
+        "web",
+    )
     await scene.stop(worker)
 
 
@@ -178,7 +182,7 @@ async def test_an_open_transaction_holds_its_tick_up_and_then_counts_by_its_appe
     await asyncio.sleep(2)
     assert report_of(counter).status.next_tick_ms == waiting
     assert report_of(counter).status.look_ms > waiting + 1000
-    assert [one.held_up_partitions for one in status_of(counter).sources] == [[1]]
+    assert [one["held_up_partitions"] for one in status_of(counter)["sources"]] == [[1]]
     await producer.commit_transaction()
     await producer.stop()
     found = await scene.agrees()
@@ -265,7 +269,7 @@ async def test_lost_records_park_a_source_until_an_operator_accepts_the_loss(sce
     parked = await scene.count()
     await until(lambda: parked.reports and metric(parked, "parked", reason=Park.RECORDS_LOST))
     assert parked.lacks == []
-    assert status_of(parked).sources[0].parked == Park.RECORDS_LOST.text
+    assert status_of(parked)["sources"][0]["parked"] == Park.RECORDS_LOST.text
     await asyncio.sleep(1.5)
     known = await scene.answers()
     await scene.end(parked)
@@ -287,7 +291,7 @@ async def test_looks_follow_the_brokers_clock_where_it_is_a_little_behind(scene,
     await scene.publish()
     counter = await counting_is(scene)
     await scene.visit(20)
-    ending = time.monotonic() + 6
+    ending = time.monotonic() + 4
     while time.monotonic() < ending:
         await asyncio.sleep(0.01)
         looked = report_of(counter).status.look_ms

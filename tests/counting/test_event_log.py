@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -103,6 +104,20 @@ async def test_a_cancelled_write_is_ended_before_the_log_is_closed(made):
     writing.cancel()
     await log.close()
     assert len(await replayed(await made())) == 9
+
+
+async def test_a_cancelled_write_that_fails_leaves_nothing_behind(made, caplog):
+    log = await made()
+    await made()
+    writing = asyncio.create_task(log.write(SOURCE, entries(1), ()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([log.broken], timeout=10)
+    await log.close()
+    del writing
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_replay_has_the_transaction_of_a_loop_that_was_cancelled(made):

@@ -39,7 +39,7 @@ def beside(scene, tmp_path):
 
 async def test_a_worker_keeps_a_counter_whose_log_only_its_owner_reads_and_ends_it(scene, beside, tmp_path):
     worker, log = beside(), tmp_path / f"{scene.application}.counter.log"
-    await worker.until(lambda: log.exists() and "the next answer is due at" in log.read_text())
+    await worker.until(lambda: log.exists() and "event=source_counts source=web" in log.read_text())
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     await scene.visit(600)
     await scene.alerted()
@@ -77,7 +77,7 @@ async def test_a_counter_shows_its_health_and_ends_when_it_is_asked(scene):
     await scene.publish()
     await process.until(lambda: process.fetch("/health/ready") == "ready\n")
     await process.until(lambda: "stream_svt_counter_open_windows{" in (process.fetch("/metrics") or ""))
-    assert process.said("the next answer is due at") == 1
+    assert process.said('"event": "source_counts"') == 1
     assert await asyncio.wait_for(process.end(), 20) == 0
     assert process.said('"event": "stopped"') == 1
 
