@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from struct import Struct
@@ -424,7 +425,10 @@ class Droppable(Unread):
         try:
             if not by_client:
                 raise error
-            return Records.of(list(self._ascending(batch.records())))
+            records, parts = self._ascending(batch.records()), list[Records]()
+            while some := list(islice(records, OBJECTS)):
+                parts.append(replace(Records.of(some), headers={}))
+            return Records.concatenated(parts)
         except Exception as why:  # noqa: BLE001  of any kind, as above
             _require_memory(why)
             self.dropped += 1
