@@ -92,7 +92,7 @@ class Counter(SourceCounter):
         state, clock = self.state, self.state.clock
         if not state.has_begun or self._is_waiting(Began, Parked, Accepted):
             return
-        until = min(now_ms, state.last_look_ms + self.source.settle) if state.parked else now_ms
+        until = min(now_ms, state.last_look_ms) if state.parked else now_ms
         begin = max(self._opened_to, state.next_window)
         names = {measure.name for measure in self.source.measures}
         while (opens := clock.opens_ms(begin)) <= until:

@@ -179,8 +179,8 @@ class State:
 
     @property
     def last_look_ms(self) -> int:
-        """Moment of the last look that is not served yet, long ago if there is none."""
-        return max((one.moment_ms for _, one in self.queue if isinstance(one, Look)), default=_NEVER)
+        """When the last look was taken that is not served yet, long ago if there is none."""
+        return max((one.taken_ms for _, one in self.queue if isinstance(one, Look)), default=_NEVER)
 
     @property
     def pairs(self) -> int:
