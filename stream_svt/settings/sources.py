@@ -158,7 +158,7 @@ class TimeOfEvent(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class EventCondition:
     """What the value at a path must be: one of some texts, or a finite number in a range, which no text is."""
 
     path: str
@@ -170,9 +170,9 @@ class Condition:
 _LIMITS = ("at_least", "below")
 
 
-def _condition(path: str, value: object) -> Condition:
+def _condition(path: str, value: object) -> EventCondition:
     if not isinstance(value, dict):
-        return Condition(path, frozenset(_texts(value if isinstance(value, list | tuple) else [value])))
+        return EventCondition(path, frozenset(_texts(value if isinstance(value, list | tuple) else [value])))
     if not value or not {*value} <= {*_LIMITS}:
         unknown = next((one for one in value if one not in _LIMITS), None)
         near = "" if unknown is None else did_you_mean(unknown, _LIMITS)
@@ -185,10 +185,10 @@ def _condition(path: str, value: object) -> Condition:
             raise ValueError(f"{wrong}, found {quote(value[name])}")
     if len(limits) == 2 and limits["at_least"] >= limits["below"]:
         raise ValueError(f"at_least must be less than below ({quote(limits['below'])}): no number is between")
-    return Condition(path, None, limits.get("at_least"), limits.get("below"))
+    return EventCondition(path, None, limits.get("at_least"), limits.get("below"))
 
 
-def _where(value: object) -> tuple[Condition, ...]:
+def _where(value: object) -> tuple[EventCondition, ...]:
     if not isinstance(value, dict):
         wrong = f"expected a mapping such as {{status: [500, 503]}}, found {quote(value)}"
         raise ValueError(wrong)  # noqa: TRY004  pydantic takes no TypeError
@@ -201,7 +201,7 @@ def _where(value: object) -> tuple[Condition, ...]:
     return tuple(found)
 
 
-def _written(conditions: Sequence[Condition]) -> dict[str, Any]:
+def _written(conditions: Sequence[EventCondition]) -> dict[str, Any]:
     """Return conditions as they stand in a file."""
     return {
         one.path: sorted(one.texts)
@@ -220,7 +220,7 @@ _CONDITION_SCHEMA = {
     ]
 }
 Conditions = Annotated[
-    tuple[Condition, ...],
+    tuple[EventCondition, ...],
     fields.Form(_where, {"type": "object", "additionalProperties": _CONDITION_SCHEMA}, _written),
 ]
 

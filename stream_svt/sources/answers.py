@@ -31,7 +31,7 @@ from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import Answer, records_of_answers
 from stream_svt.sources.events import MOST_BYTES, MOST_RECORDS, Fate
 from stream_svt.sources.log import Accepted, Done, Entry, Look, Parked, Read
-from stream_svt.sources.looks import SourceCounter, Spans, Step
+from stream_svt.sources.looks import CounterStep, SourceCounter, Spans
 
 _FATES: Final = {
     Reason.EMPTY: Fate.EMPTY,
@@ -191,7 +191,7 @@ class AnswersCounter(SourceCounter):
 
     # -- writing
 
-    def _step(self, limit: Look) -> Step | None:
+    def _step(self, limit: Look) -> CounterStep | None:
         tick, positions = limit.moment_ms, self._positions()
         if not self._unread(limit) and tick >= self.state.next_tick:
             entry: Entry = self.state.done(tick, positions)

@@ -28,12 +28,12 @@ from stream_svt.sources.log import (
     Done,
     Entry,
     Look,
-    Opened,
     Pairs,
     Parked,
     Read,
+    WindowOpened,
 )
-from stream_svt.sources.looks import SourceCounter, Step
+from stream_svt.sources.looks import CounterStep, SourceCounter
 from stream_svt.sources.tally import Keys, cut, pack, sorted_keys
 
 FAR_AHEAD_MS: Final = 600_000
@@ -78,7 +78,7 @@ class Counter(SourceCounter):
         self._buffer = _Buffer()
         self._is_cut: set[int] = set()
         self._opened_to = 0
-        self._asking: Iterator[Step] | None = None
+        self._asking: Iterator[CounterStep] | None = None
 
     def adopt(self, source: SourceSpec) -> None:
         """See `SourceCounter`."""
@@ -149,7 +149,7 @@ class Counter(SourceCounter):
 
     # -- writing
 
-    def _step(self, limit: Look) -> Step | None:
+    def _step(self, limit: Look) -> CounterStep | None:
         is_read = (
             not self._unread(limit) and self.state.clock.opens_ms(self.state.next_window) > limit.moment_ms
         )
@@ -277,7 +277,7 @@ class Counter(SourceCounter):
         self._buffer = _Buffer()
         return (*entries, Read(self._positions()))
 
-    def _ask(self, tick: int) -> Iterator[Step]:
+    def _ask(self, tick: int) -> Iterator[CounterStep]:
         """Yield steps without entries, then the one that asks a tick."""
         state, counts = self.state, []
         for window in state.clock.queries_due(tick, state.windows):
@@ -291,7 +291,7 @@ class Counter(SourceCounter):
                     except StopIteration as counted:
                         values = counted.value
                         break
-                    yield Step()
+                    yield CounterStep()
             counts.append((opened.cells.list, window, values))
         records = chain.from_iterable(
             records_of(self.source, listed, window, tick, values) for listed, window, values in counts
@@ -307,7 +307,7 @@ def _by_value(column: Integers, rows: Integers) -> list[Integers]:
     return np.split(rows, np.flatnonzero(np.diff(column[rows])) + 1)
 
 
-def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[Opened]:
+def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[WindowOpened]:
     """Yield the entries that open a window: several if its list is long."""
     parts: list[list[str]] = [[]]
     size = 0
@@ -319,4 +319,4 @@ def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[Opened]:
         parts[-1].append(name)
     for number, names in enumerate(parts):
         some = WindowList(listed.datasets, listed.measures, tuple(names))
-        yield Opened(window, key, some, number, len(parts))
+        yield WindowOpened(window, key, some, number, len(parts))

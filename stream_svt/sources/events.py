@@ -17,7 +17,7 @@ from stream_svt.queries.avro.columns import RecordSchema, Source, UnusableSchema
 from stream_svt.queries.avro.records import HEADER, EventSchemas, NoSchemas, schema_numbers
 from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.settings.records import KEY, steps
-from stream_svt.settings.sources import Condition, SourceSpec
+from stream_svt.settings.sources import EventCondition, SourceSpec
 from stream_svt.sources import times
 from stream_svt.sources.fields import AvroColumn, Column, Names, ValueColumn
 from stream_svt.sources.json_values import JsonValues
@@ -227,7 +227,7 @@ class EventReader:
         if KEY in source.paths:
             columns[KEY] = ValueColumn([*map(_decoded, records.keys())])
 
-        def matching(conditions: Sequence[Condition]) -> Mask:
+        def matching(conditions: Sequence[EventCondition]) -> Mask:
             mask = np.ones(count, np.bool_)
             for one in conditions:
                 mask &= columns[one.path].matches(one)

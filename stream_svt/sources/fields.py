@@ -1,6 +1,6 @@
 """A field of many events: as texts, as codes of names, compared with a condition, and as times.
 
-A value of JSON is what msgspec makes of it, a number with a fraction or an exponent a `Literal`. Two values are one
+A value of JSON is what msgspec makes of it, a number with a fraction or an exponent a `DecimalText`. Two values are one
 text if they are written alike: 1 and "1", true and "true".
 """
 
@@ -21,7 +21,7 @@ from stream_svt.columns.byte_buffer import Integers, Mask
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.protocol.records import slices
 from stream_svt.queries.avro.columns import LeafKind, Located
-from stream_svt.settings.sources import LONGEST_TEXT, Condition
+from stream_svt.settings.sources import LONGEST_TEXT, EventCondition
 from stream_svt.sources import times
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -29,14 +29,14 @@ _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*")
 _TEXT_TYPES: Final = {str, type(None)}
 
 
-class Literal(str):
+class DecimalText(str):
     """A number of JSON as it is written, other than an integer of digits alone."""
 
     __slots__ = ()
 
 
-class Texts(NamedTuple):
-    """Texts in UTF-8 as slices of a buffer, of at most 256 characters; a length below 1 stands for none."""
+class FieldTexts(NamedTuple):
+    """FieldTexts in UTF-8 as slices of a buffer, of at most 256 characters; a length below 1 stands for none."""
 
     buffer: bytes
     start: Integers
@@ -74,7 +74,7 @@ class Column(ABC):
 
     @property
     @abstractmethod
-    def texts(self) -> Texts:
+    def texts(self) -> FieldTexts:
         """Its texts: also those of integers, booleans and enums."""
 
     @property
@@ -101,7 +101,7 @@ class Column(ABC):
             return np.isin(self.numbers.whole, wanted)
         return np.fromiter(map(texts.__contains__, self.words), np.bool_, len(self.words))
 
-    def matches(self, condition: Condition) -> Mask:
+    def matches(self, condition: EventCondition) -> Mask:
         """Return which values match a condition."""
         if condition.texts is not None:
             return self.among(condition.texts)
@@ -145,7 +145,7 @@ class ValueColumn(Column):
         return [*map(str if self.is_integers else _text, self._values)]
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> FieldTexts:
         """See `Column`."""
         words: Sequence[str] = self.words  # type: ignore[assignment]  # after the next line
         if None in words:
@@ -156,17 +156,19 @@ class ValueColumn(Column):
         if len(buffer) > len(joined):
             length = np.fromiter((len(word.encode()) for word in words), np.int64, len(words))
         start = np.cumsum(length) - length
-        return Texts(buffer, start, np.where(size > LONGEST_TEXT, -1, length))
+        return FieldTexts(buffer, start, np.where(size > LONGEST_TEXT, -1, length))
 
     @cached_property
     def numbers(self) -> Numbers:
         """See `Column`."""
         values = self._values
         is_finite = np.ones(len(values), np.bool_)
-        if not self._types <= {int, Literal}:
-            is_finite = np.fromiter((type(one) in {int, Literal} for one in values), np.bool_, len(values))
+        if not self._types <= {int, DecimalText}:
+            is_finite = np.fromiter(
+                (type(one) in {int, DecimalText} for one in values), np.bool_, len(values)
+            )
             values = [one if known else 0 for one, known in zip(values, is_finite.tolist(), strict=True)]
-        if Literal not in self._types:
+        if DecimalText not in self._types:
             try:
                 whole = decimals.integers(np.array(values, np.int64))
                 return Numbers(whole, np.zeros(len(values), np.int64), is_finite)
@@ -190,7 +192,7 @@ def _text(value: object) -> str | None:
     return ("true" if value else "false") if type(value) is bool else None
 
 
-def _token(value: int | Literal) -> bytes:
+def _token(value: int | DecimalText) -> bytes:
     """Return a number as it is written; integers beyond those that are told apart as the last one."""
     if isinstance(value, int):
         value = min(max(value, -WHOLE_LIMIT), WHOLE_LIMIT)
@@ -199,7 +201,7 @@ def _token(value: int | Literal) -> bytes:
 
 def _as_number(value: object) -> object:
     is_number = type(value) is str and len(value) <= times.LONGEST and _NUMBER.fullmatch(value)
-    return Literal(value) if is_number else value
+    return DecimalText(value) if is_number else value
 
 
 @lru_cache(maxsize=256)
@@ -218,10 +220,10 @@ class AvroColumn(Column):
         self.is_integers = self._kinds == {LeafKind.INTEGER}
 
     @cached_property
-    def texts(self) -> Texts:
+    def texts(self) -> FieldTexts:
         """See `Column`."""
         start, length, _ = self._located.texts(self._slot, LONGEST_TEXT)
-        return Texts(self._located.buffer, start, length)
+        return FieldTexts(self._located.buffer, start, length)
 
     @cached_property
     def words(self) -> Sequence[str | None]:

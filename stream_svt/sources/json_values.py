@@ -24,13 +24,13 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.fields import Path
 from stream_svt.queries.json_lines import MAX_NESTING, UNDECODABLE, decode_lines
 from stream_svt.queries.reasons import MAX_BYTES
-from stream_svt.sources.fields import Literal
+from stream_svt.sources.fields import DecimalText
 
 _GROUP: Final = 128
 """Records that are decoded in one call: one that does not fit delays only its group."""
 _LARGE: Final = 1 << 16
 """Bytes of a larger record, of whose objects and arrays none is made: that would take long."""
-_ANYTHING: Final = Decoder(float_hook=Literal)
+_ANYTHING: Final = Decoder(float_hook=DecimalText)
 _LONG_INTEGER: Final = re.compile(rb"(?<![.\d])\d{4001,}(?![.\d])")
 """More digits than Python makes integers of."""
 _STILL_LONG: Final = b"9" * 4000
@@ -59,13 +59,13 @@ class JsonValues:
         except ValueError:  # a name that no type has, such as one with a quotation mark
             kind = dict[str, Any]
             self._getters = [partial(_dig, path) for path in paths]
-        self._decoder: Decoder[Any] = Decoder(kind, float_hook=Literal)
+        self._decoder: Decoder[Any] = Decoder(kind, float_hook=DecimalText)
         self._blank = self._decoder.decode(b"{}")
 
     def read(self, records: Records) -> tuple[list[list[Any]], Mask]:
         """Return the values at each path by record, None where there is none, and a mask of the unreadable records.
 
-        Numbers other than integers are `Literal`.
+        Numbers other than integers are `DecimalText`.
         """
         values: list[bytes] = records.values()  # type: ignore[assignment]  # None is not decoded
         is_plain, is_bad = _plain(records), records.value_length <= 0

@@ -18,7 +18,7 @@ VERSION: Final = 1
 MAX_KEYS: Final = 60_000
 """Keys of an entry `Pairs` at most: with its other fields it stays below half a megabyte."""
 MAX_NAMES_BYTES: Final = 400_000
-"""Characters of the names of series in an entry `Opened`, at most; but one name always has room."""
+"""Characters of the names of series in an entry `WindowOpened`, at most; but one name always has room."""
 
 Offsets: TypeAlias = dict[int, int]
 """An offset of each partition of the raw topic."""
@@ -76,7 +76,7 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
     standing: Standing
 
 
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
+class WindowOpened(msgspec.Struct, frozen=True, tag="opened"):
     """A window is opened: its begin, the key of its units' hash, and its list.
 
     A long list takes several entries, ``part`` from 0 to ``parts`` - 1, each with some of the series.
@@ -161,7 +161,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     clears: bool
 
 
-Entry: TypeAlias = Began | Opened | Look | Pairs | Read | Done | Parked | Accepted
+Entry: TypeAlias = Began | WindowOpened | Look | Pairs | Read | Done | Parked | Accepted
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Entry)

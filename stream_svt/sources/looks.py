@@ -2,7 +2,7 @@
 
 A counter is a state machine: it decides what to read, what to write, and when a tick is asked. It has no clock and no
 clients. Its owner tells it the time, the applied lists, the ends of the raw partitions and their records, and writes
-what `SourceCounter.step` returns, each step in one transaction. All that outlasts a step is in `State`.
+what `SourceCounter.step` returns, each step in one transaction. All that outlasts a step is in `CounterState`.
 
 Looks are served in order: what lies below the first one is read, and nothing else.
 """
@@ -21,7 +21,7 @@ from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import Accepted, Began, Entry, Look, Offsets, Park, Parked, Standing, encode
-from stream_svt.sources.state import State
+from stream_svt.sources.state import CounterState
 from stream_svt.sources.ticks import TickClock
 
 Spans: TypeAlias = Mapping[int, tuple[int, int]]
@@ -32,7 +32,7 @@ MAX_ENTRIES_BYTES: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CounterStep:
     """What one transaction writes; without ``entries`` nothing is to be written, and `SourceCounter.step` goes on.
 
     Attributes:
@@ -80,7 +80,7 @@ class SourceCounter(ABC):
     """
 
     def __init__(self, source: SourceSpec) -> None:
-        self.source, self.state = source, State(TickClock.of(source))
+        self.source, self.state = source, CounterState(TickClock.of(source))
         self.fates: dict[Fate, int] = dict.fromkeys(Fate, 0)
         self.late_records = 0
         self._queued: list[Entry] = []
@@ -222,7 +222,7 @@ class SourceCounter(ABC):
 
     # -- writing
 
-    def step(self) -> Step | None:
+    def step(self) -> CounterStep | None:
         """Return what the next transaction writes, or a part of the work for it; None if nothing is to be done."""
         if self._flight:
             raise MisuseError("the last step is not durable yet")
@@ -260,7 +260,7 @@ class SourceCounter(ABC):
     # -- inside
 
     @abstractmethod
-    def _step(self, limit: Look) -> Step | None:
+    def _step(self, limit: Look) -> CounterStep | None:
         """Return the next step of serving the first look, as `step` does."""
 
     @abstractmethod
@@ -326,6 +326,6 @@ class SourceCounter(ABC):
         taken, self._queued = tuple(self._queued[:count]), self._queued[count:]
         return taken
 
-    def _fly(self, entries: tuple[Entry, ...], counts: Iterable[CountsRecord] = ()) -> Step:
+    def _fly(self, entries: tuple[Entry, ...], counts: Iterable[CountsRecord] = ()) -> CounterStep:
         self._flight = entries
-        return Step(entries, counts)
+        return CounterStep(entries, counts)

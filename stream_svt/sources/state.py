@@ -1,6 +1,6 @@
 """The state of a counter: the fold of the durable entries of its event log, and nothing else.
 
-`State.apply` is the only way in. A new owner applies the entries from the log, the present one applies them once they
+`CounterState.apply` is the only way in. A new owner applies the entries from the log, the present one applies them once they
 are durable: so both have the same state, whenever one takes over from the other.
 """
 
@@ -22,12 +22,12 @@ from stream_svt.sources.log import (
     Entry,
     Look,
     Offsets,
-    Opened,
     Pairs,
     Park,
     Parked,
     Read,
     Standing,
+    WindowOpened,
 )
 from stream_svt.sources.tally import Tally
 from stream_svt.sources.ticks import TickClock
@@ -115,7 +115,7 @@ class OpenWindow:
         return self.tallies[due[0]] if due else None
 
 
-class State:
+class CounterState:
     """The durable state of a source's counter.
 
     Attributes:
@@ -211,7 +211,7 @@ class State:
             case Began():
                 self._stand(entry.standing)
                 self.has_begun = True
-            case Opened():
+            case WindowOpened():
                 self._open(offset, entry)
             case Look():
                 self.looked_ms, self.ends = entry.moment_ms, dict(entry.ends)
@@ -242,7 +242,7 @@ class State:
         self.looked_ms, self.ends = standing.looked_ms, dict(standing.ends)
         self.offsets, self.floors = dict(standing.offsets), dict(standing.floors)
 
-    def _open(self, offset: int, entry: Opened) -> None:
+    def _open(self, offset: int, entry: WindowOpened) -> None:
         window = self.windows.get(entry.window)
         listed = entry.list
         if entry.part == 0 or window is None:

@@ -14,7 +14,7 @@ from stream_svt.settings.document import read
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sections import json_schema
-from stream_svt.settings.sources import Condition, ListedMeasure, SourceSpec, WindowList, log_topic
+from stream_svt.settings.sources import EventCondition, ListedMeasure, SourceSpec, WindowList, log_topic
 from tests.support.sources import ANSWERS, WEB, changed
 
 WARDS = """\
@@ -167,14 +167,14 @@ def test_values_are_compared_as_texts_and_numbers_are_not_texts() -> None:
         ("unit: user", "unit: user\n    where: {code: [1, true, '2', 1e2], ok: true, n: {below: 1.5}}")
     )
     assert found.conditions == (
-        Condition("code", frozenset({"1", "true", "2", "100"})),
-        Condition("ok", frozenset({"true"})),
-        Condition("n", None, None, Fraction(3, 2)),
+        EventCondition("code", frozenset({"1", "true", "2", "100"})),
+        EventCondition("ok", frozenset({"true"})),
+        EventCondition("n", None, None, Fraction(3, 2)),
     )
     visitors, errors, slow = found.measures
     assert visitors.conditions == ()
-    assert errors.conditions == (Condition("status", frozenset({"500", "502", "503", "504"})),)
-    assert slow.conditions == (Condition("ms", None, Fraction(2000), None),)
+    assert errors.conditions == (EventCondition("status", frozenset({"500", "502", "503", "504"})),)
+    assert slow.conditions == (EventCondition("ms", None, Fraction(2000), None),)
     assert found.paths == ("user", "page", "ts", "code", "ok", "n", "status", "ms")
 
 

@@ -20,15 +20,15 @@ from stream_svt.sources.log import (
     Done,
     Entry,
     Look,
-    Opened,
     Pairs,
     Park,
     Parked,
     Read,
+    WindowOpened,
     decode,
     encode,
 )
-from stream_svt.sources.looks import Spans, Step
+from stream_svt.sources.looks import CounterStep, Spans
 from stream_svt.sources.ticks import EPOCH_MS, OPENING_MS
 from tests.support.counter_play import fingerprint, query_of
 
@@ -75,7 +75,7 @@ class Drive:
     def __init__(self, source: SourceSpec | None = None, log: Sequence[tuple[int, bytes]] = ()) -> None:
         self.source = source or source_of()
         self.log, self.counts, self.drawn = list(log), [], 0
-        self.steps: list[Step] = []
+        self.steps: list[CounterStep] = []
         self.counter = Counter(self.source, self.draw)
         for offset, entry in self.log:
             self.counter.replay(offset, decode(entry))
@@ -193,7 +193,7 @@ def test_windows_open_in_order_by_the_clock_with_the_list_applied_before_however
     lists = Lists([(0, first.window_list()), (changed, second.window_list())], T + 60 * MINUTE)
     drive = Drive().begin({0: (0, 0)})
     drive.counter.open_windows(T + 60 * MINUTE, lists)
-    opened = [one for one in drive.write() if isinstance(one, Opened)]
+    opened = [one for one in drive.write() if isinstance(one, WindowOpened)]
     assert [one.window for one in opened[:4]] == [T, T + MINUTE, T + 2 * MINUTE, T + 3 * MINUTE]
     assert [one.list.series for one in opened[:4]] == [("/", "/a")] * 2 + [("/b",)] * 2
     assert opened[-1].window == T + 75 * MINUTE
@@ -204,7 +204,7 @@ def test_a_window_is_not_opened_before_its_list_is_known_and_nothing_is_read_mea
     drive = Drive().begin({0: (0, 0)})
     behind = Lists([(0, drive.source.window_list())], T - OPENING_MS - 20 * SECOND)
     found = drive.look(T + 15 * SECOND, {0: (0, 5)}, lists=behind)
-    assert [type(one) for one in found] == [Opened, Look]
+    assert [type(one) for one in found] == [WindowOpened, Look]
     assert drive.counter.ranges() == {}
     drive.look(T + 16 * SECOND, {0: (0, 5)})
     assert drive.counter.ranges() == {0: (0, 5)}
@@ -461,7 +461,7 @@ def test_nothing_is_read_while_a_tick_is_asked_and_a_look_may_be_taken():
         assert step is not None
         entries = step.entries
         drive.counter.stepped(drive.append(entries))
-    assert drive.counter.step() == Step()
+    assert drive.counter.step() == CounterStep()
     assert drive.counter.ranges() == {}
     drive.look(T + 25 * SECOND, {0: (0, 2)})
     assert drive.asked == [(10, (1, 0))]
@@ -501,7 +501,7 @@ def test_the_log_is_needed_from_the_opening_of_the_oldest_window_that_is_open():
         drive.look(T + minute * MINUTE + 25 * SECOND, {0: (0, 0)})
     needed = drive.counter.needed_offset
     [first] = [decode(entry) for offset, entry in drive.log if offset == needed]
-    assert isinstance(first, Opened)
+    assert isinstance(first, WindowOpened)
     assert first.window == T + 29 * MINUTE
     again = drive.taken_over(trimmed=True)
     assert fingerprint(again.counter.state) == fingerprint(drive.counter.state)
@@ -544,7 +544,7 @@ def test_after_an_incomplete_log_is_accepted_windows_are_opened_anew_with_other_
     left.write()
     found = left.look(T + 105 * SECOND, {0: (0, 7)})
     assert left.counter.parked is None
-    first = min(one.window for one in found if isinstance(one, Opened)) if found else None
+    first = min(one.window for one in found if isinstance(one, WindowOpened)) if found else None
     assert left.counter.state.first == T + 3 * MINUTE
     assert first is None or first >= T + 3 * MINUTE
     assert T + 3 * MINUTE in left.counter.state.windows

@@ -14,12 +14,12 @@ from stream_svt.sources.log import (
     Began,
     Done,
     Look,
-    Opened,
     Pairs,
     Park,
     Parked,
     Read,
     Standing,
+    WindowOpened,
     decode,
     encode,
 )
@@ -28,7 +28,7 @@ STANDING = Standing("id", 10, 20, 30, {0: 5}, {0: 4, 1: 2**40}, {0: 1})
 LIST = WindowList(("a", "b"), (ListedMeasure("visitors", 1), ListedMeasure("visits", 5)), ("/", "é"))
 ENTRIES = (
     Began(STANDING),
-    Opened(20, bytes(range(16)), LIST, 1, 3),
+    WindowOpened(20, bytes(range(16)), LIST, 1, 3),
     Look(40, {0: 7}, {1: 0}, 10_000, by_broker=True),
     Pairs(20, 80, np.arange(5, dtype="<u8").tobytes()),
     Read({0: 6, 1: 2**40}),

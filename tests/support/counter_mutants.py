@@ -19,7 +19,7 @@ from stream_svt.sources.counter import Counter
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import Accepted, Look, Pairs, Park, Parked, Read
-from stream_svt.sources.state import OpenWindow, State
+from stream_svt.sources.state import CounterState, OpenWindow
 from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import UnitHash
 from tests.support.raw_streams import LONG_MS, RawTopic
@@ -311,7 +311,11 @@ def _(accept_loss):
 
 
 @mutant(
-    "an accepted loss takes effect before the looks that wait", State, "_accept", loss="compacted", waits=9
+    "an accepted loss takes effect before the looks that wait",
+    CounterState,
+    "_accept",
+    loss="compacted",
+    waits=9,
 )
 def _(accept):
     def at_once(self, offset, entry):
@@ -323,7 +327,7 @@ def _(accept):
 
 @mutant(
     "ends of a topic that is gone bound what counts",
-    State,
+    CounterState,
     "_jump",
     loss="topic-created-again",
     stamps="producer",
@@ -337,7 +341,9 @@ def _(jump):
     return keeping
 
 
-@mutant("older producers' timestamps count at the begin", State, "_stand", is_inexact=True, stamps="mixed")
+@mutant(
+    "older producers' timestamps count at the begin", CounterState, "_stand", is_inexact=True, stamps="mixed"
+)
 def _(stand):
     def without_floors(self, standing):
         stand(self, standing)
@@ -473,7 +479,7 @@ def _(read):
 # What is durable
 
 
-@mutant("the log is trimmed to its last tick", State, "_done", is_inexact=True)
+@mutant("the log is trimmed to its last tick", CounterState, "_done", is_inexact=True)
 def _(done):
     def forgetting(self, offset, entry):
         done(self, offset, entry)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counter import Counter, Step
+from stream_svt.sources.counter import Counter, CounterStep
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.log import Accepted, Began, Look, Park, decode, encode
-from stream_svt.sources.state import State
+from stream_svt.sources.state import CounterState
 from tests.support.raw_streams import Expected, History, RawTopic, reference
 
 Make = Callable[[SourceSpec, Callable[[], bytes]], Counter]
@@ -33,7 +33,7 @@ class Log:
     end: int = 0
     counts: list[CountsRecord] = field(default_factory=list)
 
-    def write(self, step: Step, rng: random.Random) -> list[int]:
+    def write(self, step: CounterStep, rng: random.Random) -> list[int]:
         """Write a transaction; return the offsets of its entries."""
         offsets = []
         for entry in step.entries:
@@ -216,7 +216,7 @@ class Play:
         return counter.ranges() != before
 
 
-def fingerprint(state: State) -> dict[str, Any]:
+def fingerprint(state: CounterState) -> dict[str, Any]:
     """Return what a state must have in common with that of a takeover."""
     names = "has_begun asked topic_id first next_window looked_ms ends offsets floors queue parked serves"
     windows = {}
