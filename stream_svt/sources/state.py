@@ -1,7 +1,7 @@
 """The state of a counter: the fold of the durable entries of its event log, and nothing else.
 
-`CounterState.apply` is the only way in. A new owner applies the entries from the log, the present one applies them once they
-are durable: so both have the same state, whenever one takes over from the other.
+`CounterState.apply` is the only way in. A new owner applies the entries from the log, the present one applies them once
+they are durable: so both have the same state, whenever one takes over from the other.
 """
 
 from __future__ import annotations
