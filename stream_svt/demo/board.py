@@ -1,8 +1,9 @@
 """The demo's screen and summary: released events, progress, and figures from the true counts, which only the demo has.
 
 An alert is *true* if the true count of its query had reached the threshold. *Precision*: the share of alerts that are
-true. *Recall*: of the pairs (week, item) whose true count reached the threshold at a checkpoint, the share that the
-monitor alerted in that week. These figures are magenta and marked with a star: no user of a private monitor has them.
+true. *Recall*: of the pairs (week, item) whose true count reached the threshold in a window or at a checkpoint, the
+share that the monitor alerted in that week. These figures are magenta and marked with a star: no user of a private
+monitor has them.
 """
 
 from __future__ import annotations
@@ -14,40 +15,43 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.scenario import LAST_ITEM, LIMITS, LINES, MONITORS, SERIES, THRESHOLD, Checkpoint
+from stream_svt.demo.scenario import LIMITS, LINES, MONITORS, QUERIES, SERIES, Checkpoint, DemoInput
 from stream_svt.monitor.released import Alert, AnyEvent, Budget, EventType, Lifecycle, ReleasedStatus
 from stream_svt.plain_text import escaped
 
 BAR = 24
 FIXED_LINES = 15  # borders, headings, head and foot
 _NOTE = (
-    "* from the true counts, which only the demo knows. Precision: share of alerts whose item had reached the "
-    "threshold. Recall: share of the items reaching the threshold in a week that were alerted in it. Retried: alerts "
-    "at attempt 2 or later (append)."
+    "* from the true counts, which only the demo knows. Precision: share of alerts whose true count had reached the "
+    "threshold ({}). Recall: share of the items with such a count in a week that were alerted in it. Retried: "
+    "alerts at attempt 2 or later (append)."
 )
 
 
 class Board(ReleasedStatus):
     """The contents of the screen and of the summary.
 
-    ``sent`` counts the queries of all checkpoints so far, ``tested`` those that the service has tested or skipped.
+    ``sent`` counts the queries of all checkpoints or windows so far, ``tested`` those that the service has tested or
+    skipped. ``events`` is the number of raw events sent, ``late`` how many of them perhaps too late for their window,
+    and ``begin_ms`` when the first window begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: DemoInput) -> None:
         budgets = {name: Budget(float(limit)) for name, limit in LIMITS.items()}
         super().__init__(budgets, dict.fromkeys(MONITORS, budgets))
         self.alerts: dict[str, list[Alert]] = {monitor: [] for monitor in MONITORS}
         self.recent: list[Text] = []
-        self.line = self.sent = self.tested = 0
+        self.form = form
+        self.line = self.sent = self.tested = self.events = self.late = self.begin_ms = 0
         self.seconds = 0.0
-        # By dataset and series, the first set in which the true count is at the threshold.
-        self._reached: dict[tuple[str, str], str] = {}
+        # By dataset and series, the ids of the checkpoints or windows in which the true count is at the threshold.
+        self._reached: dict[tuple[str, str], set[str]] = {}
 
     def add_counts(self, point: Checkpoint, counts: NDArray[np.int64]) -> None:
-        """Take the true counts of a checkpoint, before any alert about it."""
-        self.line, self.sent = point.end, self.sent + LAST_ITEM
-        for column in np.flatnonzero(counts >= THRESHOLD):
-            self._reached.setdefault((point.dataset, SERIES % (column + 1)), point.set_id)
+        """Take the true counts of a checkpoint or window, before any alert about it."""
+        self.sent += self.form.asked
+        for column in np.flatnonzero(counts >= self.form.threshold):
+            self._reached.setdefault((point.dataset, SERIES % (column + 1)), set()).add(_point(point.set_id))
 
     def add(self, event: AnyEvent) -> Text | None:
         """Take one event; return its line of the screen, or None for an event without one."""
@@ -61,9 +65,8 @@ class Board(ReleasedStatus):
     def figures(self, monitor: str) -> dict[str, int | float | None]:
         """Return the figures of a monitor over all datasets; a ratio without a denominator is None."""
         alerts, statuses = self.alerts[monitor], self.statuses[monitor].values()
-        # Ids of sets and queries begin with "line-" and five digits: they sort by time, and "never" after them.
-        first = [self._reached.get((one.dataset, one.series or ""), "never") for one in alerts]
-        true = sum(one.query_id >= set_id for one, set_id in zip(alerts, first, strict=True))
+        reached = (self._reached.get((one.dataset, one.series or ""), ()) for one in alerts)
+        true = sum(_point(one.query_id) in ids for one, ids in zip(alerts, reached, strict=True))
         found = self._reached.keys() & {(one.dataset, one.series) for one in alerts}
         return {
             "alerts": len(alerts),
@@ -73,6 +76,11 @@ class Board(ReleasedStatus):
             "precision*": true / len(alerts) if alerts else None,
             "recall*": len(found) / len(self._reached) if self._reached else None,
         }
+
+
+def _point(query_id: str) -> str:
+    """Return the checkpoint or window with which the ids of its queries and of its set begin."""
+    return query_id.partition("/")[0]
 
 
 def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
@@ -102,10 +110,7 @@ def picture(board: Board, foot: str, height: int) -> RenderableType:
     rows = max(height - FIXED_LINES - len(board.budgets) - len(MONITORS), 2)
     events = Text("\n", no_wrap=True, overflow="ellipsis").join(board.recent[-rows:])
     panels: dict[str, RenderableType] = {
-        "stream-svt demo: hot items of a shop; privacy unit: one basket": (
-            f"[bold]{board.tested:,}[/] queries tested by 2 monitors   [bold]{_rate(board)}[/] queries/s   "
-            f"line {board.line:,} of {LINES:,}"
-        ),
+        f"stream-svt demo: a shop's hot items; privacy unit: {board.form.unit}": _progress(board),
         "Privacy budget (epsilon): [red]spent[/] [yellow]reserved[/] [green]free[/]": _budgets(board),
         "Monitors; [magenta]* from the true counts, never released[/]": _monitors(board),
         "Released events (-: no figure can be certified)": events,
@@ -116,17 +121,19 @@ def picture(board: Board, foot: str, height: int) -> RenderableType:
 
 def report(board: Board) -> RenderableType:
     """Return the summary at the end: figures of the monitors, and budgets."""
-    head = f"\nSummary: {board.tested:,} queries, each read by {len(MONITORS)} monitors, in {board.seconds:.1f} s: "
+    late = f"{board.late:,} events were perhaps too late for their window: this machine is too busy"
     return Group(
-        Text(f"{head}{_rate(board)}/s\n", "bold"),
+        Text(f"\nSummary: {_progress(board)}, in {board.seconds:.1f} s\n", "bold"),
+        *([Text(f"{late}\n", "yellow")] if board.late else []),
         _monitors(board),
-        Text(f"{_NOTE}\n", "magenta"),
+        Text(f"{_NOTE.format(board.form.threshold)}\n", "magenta"),
         _budgets(board),
     )
 
 
-def _rate(board: Board) -> str:
-    return f"{board.tested / board.seconds:,.0f}" if board.seconds else "0"
+def _progress(board: Board) -> str:
+    sent, asked = ("", "queries") if board.form is QUERIES else (f", {board.events:,} events", "counts")
+    return f"line {board.line:,} of {LINES:,}{sent}; {len(MONITORS)} monitors tested {board.tested:,} {asked}"
 
 
 def _budgets(board: Board) -> Table:

@@ -1,4 +1,4 @@
-"""One demo from start to end: broker, topics, service, queries, screen, summary. Nothing is left running.
+"""One demo from start to end: broker, topics, service, events or queries, screen, summary. Nothing is left running.
 
 `feed` sends only the queries, to a service that runs elsewhere.
 """
@@ -16,12 +16,13 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError
 from rich.console import Console
 from rich.live import Live
@@ -32,13 +33,25 @@ from stream_svt.demo.board import Board, picture, report
 from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
     APPEND,
+    EVENTS,
     LAST_ITEM,
+    LATENESS_MS,
     LIMITS,
     LINES,
+    QUERIES,
+    SERIES,
+    WINDOW_LINES,
+    WINDOW_MS,
+    Baskets,
+    DemoInput,
     Setting,
+    events_of,
     load_baskets,
+    records_of,
     running_counts,
     send,
+    sold_ms,
+    windows,
 )
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, explain, started
@@ -49,24 +62,26 @@ from stream_svt.terminal import say
 
 MAX_AHEAD = 200_000
 """Queries that the producer may be ahead of the service: enough to keep it busy, and few to drain at the end."""
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 STALLED_SECONDS = 30.0
 DELETE_SECONDS = 15.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
+SLICE_SECONDS = 0.2
+"""How long the events of some lines are sent after those of the lines before."""
 TAIL_LINES = 15
 
 
-async def run_demo(duration: float | None, broker: str | None, console: Console) -> Board:
+async def run_demo(duration: float | None, broker: str | None, console: Console, form: DemoInput) -> Board:
     """Show private monitoring live; return the final board.
 
-    After ``duration`` seconds no further set of queries is sent; the summary still covers all that were sent.
+    After ``duration`` seconds no further window or set of queries begins; the summary still covers all that were sent.
     ``broker`` is a running Kafka to use instead of a new one. The first SIGINT or SIGTERM cancels the demo, later ones
     do not interrupt the cleanup.
     """
     task = asyncio.current_task()
     on_signals(lambda: task is None or task.cancelling() or task.cancel())
     try:
-        board = await _demo(duration, broker, console)
+        board = await _demo(duration, broker, console, form)
     except asyncio.CancelledError:
         say("demo interrupted; everything it started has ended", err=True)
         raise
@@ -81,7 +96,7 @@ async def run_demo(duration: float | None, broker: str | None, console: Console)
     return board
 
 
-async def _demo(duration: float | None, broker: str | None, console: Console) -> Board:
+async def _demo(duration: float | None, broker: str | None, console: Console, form: DemoInput) -> Board:
     """Run the demo; the exit stack ends everything that was started."""
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
@@ -94,10 +109,13 @@ async def _demo(duration: float | None, broker: str | None, console: Console) ->
             application=f"retail-demo-{secrets.token_hex(3)}",
             bootstrap=broker or kafka.bootstrap_servers,
             key_file=directory / "sealing.key",
+            items_file=directory / "items.txt",
             port=free_ports(1)[0],
+            form=form,
         )
         setting.key_file.touch(0o600)
         setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        setting.items_file.write_text("".join(f"{SERIES % item}\n" for item in range(1, LAST_ITEM + 1)))
         config, log = directory / "monitors.yaml", directory / "service.log"
         config.write_text(setting.yaml(), encoding="utf-8")
         cluster = Cluster({"bootstrap_servers": setting.bootstrap})
@@ -108,15 +126,21 @@ async def _demo(duration: float | None, broker: str | None, console: Console) ->
                 "transactional ids expire there"
             )
         console.out("creating topics: stream-svt check --create-topics ...")
+        if form is EVENTS:
+            stamps = {"message.timestamp.type": "LogAppendTime"}
+            raw = NewTopic(setting.topic("events"), setting.partitions, 1, topic_configs=stamps)
+            async with started(cluster.admin(), "creating the topic of raw events", "CREATE") as admin:
+                await admin.create_topics([raw])
         made = await create_missing(load_config(config), cluster)
         if problems := [finding.message for finding in made if finding.level == "problem"]:
             raise StreamSvtError("; ".join(problems))
-        console.out("starting the service: stream-svt run --apply ...")
-        service = await start(["run", "--apply", "-c", str(config)], log)
+        counter = ["--with-counter", f"--counter-log={log}"] if form is EVENTS else []
+        console.out(f"starting the service: stream-svt {' '.join(['run', '--apply', *counter[:1]])} ...")
+        service = await start(["run", "--apply", *counter, "-c", str(config)], log)
         stack.push_async_callback(stop, service)
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
-        session = Session(setting, service, log, events, console)
+        session = Session(setting, service, log, events, console, Board(form))
         await session.run(duration)
         return session.board
 
@@ -137,9 +161,13 @@ async def start(arguments: Sequence[str], log: Path) -> Process:
 def require_running(service: Process, log: Path) -> None:
     """Raise if the service has ended: it must run as long as the demo."""
     if service.returncode is not None:
-        lines = log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
-        message = f"the service ended too early, with exit code {service.returncode}; the end of its log:"
-        raise StreamSvtError("\n  ".join([message, *(lines or ["empty"])]))
+        raise failed(f"the service ended too early, with exit code {service.returncode}", log)
+
+
+def failed(message: str, log: Path) -> StreamSvtError:
+    """Return an error with the end of the service's log."""
+    lines = log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
+    return StreamSvtError("\n  ".join([f"{message}; the end of its log:", *(lines or ["empty"])]))
 
 
 async def stop(service: Process) -> int:
@@ -151,15 +179,23 @@ async def stop(service: Process) -> int:
     return await service.wait()
 
 
-def processed_queries(status: dict[str, Any], topic: str) -> int:
-    """Return the number of queries before the committed offsets, without the records that close sets."""
-    records = sum(shard["offsets"].get(topic, 0) for shard in status["shards"])
-    return int(records - records // (LAST_ITEM + 1))
+def queries_tested(status: dict[str, Any], setting: Setting, begin_ms: int) -> int:
+    """Return the number of queries before the committed offsets, without the records that close sets.
+
+    With raw events, of all windows from a moment on before the one whose counts are being tested.
+    """
+    if setting.form is QUERIES:
+        records = sum(shard["offsets"].get(setting.topic("counts"), 0) for shard in status["shards"])
+        return int(records - records // (LAST_ITEM + 1))
+    topic, shards = setting.topic("baskets.counts"), {shard["shard"]: shard for shard in status["shards"]}
+    used = {setting.partitioning.of(name.encode()) for name in LIMITS}
+    tick_ms = min(shards[one]["ticks"].get(topic, 0) if one in shards else 0 for one in used)
+    return int(max((tick_ms - 1 - begin_ms - LATENESS_MS) // WINDOW_MS, 0) * setting.form.asked)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One stream of queries, the events released for it, and the screen.
+    """One stream of raw events or queries, the events released for it, and the screen.
 
     From the service it reads only committed records of the alert topic and the status API.
     """
@@ -169,15 +205,15 @@ class Session:
     log: Path
     events: AIOKafkaConsumer
     console: Console
-    board: Board = field(default_factory=Board)
+    board: Board
 
     async def run(self, duration: float | None) -> None:
-        """Wait until the service is ready, send the queries, then stop it and read the last events."""
+        """Wait until the service is ready, send events or queries, then stop it and read the last alerts."""
         until = time.monotonic() + READY_SECONDS
-        while await self._fetched("/health/ready") is None:
+        while not await self._is_ready():
             require_running(self.service, self.log)
             if time.monotonic() > until:
-                raise StreamSvtError(f"the service is not ready after {READY_SECONDS:g} s")
+                raise failed(f"the service is not ready after {READY_SECONDS:g} s", self.log)
             await asyncio.sleep(0.1)
         pages = f"http://127.0.0.1:{self.setting.port}"
         foot = f"Kafka {self.setting.bootstrap}   page {pages}/   metrics {pages}/metrics"
@@ -197,8 +233,13 @@ class Session:
                     while await self.events.position(partition) < end:
                         await self._take()
 
+    async def _is_ready(self) -> bool:
+        """Return whether the service is ready and, with raw events, tests the first counts of each dataset."""
+        status = await self._status() or {"ready": False}
+        return status["ready"] and (self.board.form is QUERIES or queries_tested(status, self.setting, 0) > 0)
+
     async def _follow(self, duration: float | None, screen: Live) -> None:
-        """Refresh the screen until all queries are sent and tested; raises if none was for `STALLED_SECONDS`.
+        """Refresh the screen until all is sent and tested; raises if nothing was for `STALLED_SECONDS`.
 
         Without that the demo would never end after the loss of a broker: clients retry without end.
         """
@@ -210,16 +251,16 @@ class Session:
                 if sending.done():
                     sending.result()  # raises its error: what was not sent is never tested
                 await self._take()
-                if (body := await self._fetched("/api/v1/status")) is not None:
-                    board.tested = processed_queries(json.loads(body), self.setting.topic("counts"))
+                if (status := await self._status()) is not None:
+                    board.tested = min(queries_tested(status, self.setting, board.begin_ms), board.sent)
                 board.seconds = time.monotonic() - began
                 screen.refresh()
                 if (progress := board.sent + board.tested) != before:
                     before, since = progress, time.monotonic()
                 if time.monotonic() - since > STALLED_SECONDS:
                     raise StreamSvtError(
-                        f"no query was sent or tested for {STALLED_SECONDS:g} s, after {board.tested:,} of "
-                        f"{board.sent:,}; check that Kafka at {self.setting.bootstrap} still runs"
+                        f"nothing was sent or tested for {STALLED_SECONDS:g} s, after {board.tested:,} of "
+                        f"{board.sent:,} queries; check that Kafka at {self.setting.bootstrap} still runs"
                     )
                 await asyncio.sleep(0.2)
             sending.result()
@@ -228,16 +269,33 @@ class Session:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _send(self, duration: float | None) -> None:
-        board, setting, began = self.board, self.setting, time.monotonic()
-        topic, kafka = setting.topic("counts"), {"bootstrap_servers": setting.bootstrap}
-        async with sender(kafka, topic) as client:
-            for point, counts in running_counts(load_baskets()):
+        board, setting, baskets, began = self.board, self.setting, load_baskets(), time.monotonic()
+        is_queries, begin_ms = board.form is QUERIES, (_now_ms() // WINDOW_MS + 1) * WINDOW_MS
+        board.begin_ms, topic = begin_ms, setting.topic("counts" if is_queries else "events")
+        async with sender({"bootstrap_servers": setting.bootstrap}, topic) as client:
+            for point, counts in running_counts(baskets) if is_queries else windows(baskets, begin_ms):
                 board.add_counts(point, counts)
-                await send(client, topic, setting.partitioning, point, counts)
-                while board.sent > board.tested + MAX_AHEAD:  # noqa: ASYNC110  `_follow` refreshes it
+                if is_queries:
+                    records, key = await asyncio.to_thread(records_of, point, counts), point.dataset.encode()
+                    await send(client, topic, setting.partitioning.of(key), key, records)
+                    board.line = point.end
+                while board.sent > board.tested + MAX_AHEAD and is_queries:  # noqa: ASYNC110  `_follow` refreshes it
                     await asyncio.sleep(0.05)
+                while board.line < point.end:
+                    await self._send_events(client, topic, baskets, point.end)
                 if duration is not None and time.monotonic() - began >= duration:
                     break
+
+    async def _send_events(self, client: AIOKafkaProducer, topic: str, baskets: Baskets, end: int) -> None:
+        """Send the events of the next lines up to now, of a window whose lines end at ``end``."""
+        await asyncio.sleep(SLICE_SECONDS)
+        board, begin_ms = self.board, self.board.begin_ms
+        line = min(max(_now_ms() - begin_ms, 0) * WINDOW_LINES // WINDOW_MS, end)
+        events = events_of(baskets, board.line, line, begin_ms)
+        await send(client, topic, line % self.setting.partitions, None, events)
+        board.line, board.events = line, board.events + len(events)
+        if _now_ms() >= sold_ms(end, begin_ms) + LATENESS_MS:
+            board.late += len(events)
 
     async def _take(self) -> None:
         """Read the events released since the last call; waits for 50 ms at most."""
@@ -247,22 +305,22 @@ class Session:
                 if line is not None and not self.console.is_terminal:
                     self.console.out(line)
 
-    async def _fetched(self, path: str) -> bytes | None:
-        """Return a page of the service's web server; None after an error."""
+    async def _status(self) -> dict[str, Any] | None:
+        """Return the service's status; None after an error."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            url, timeout = f"http://127.0.0.1:{self.setting.port}{path}", aiohttp.ClientTimeout(5)
+            url, timeout = f"http://127.0.0.1:{self.setting.port}/api/v1/status", aiohttp.ClientTimeout(5)
             async with aiohttp.request("GET", url, timeout=timeout) as answer:
-                return await answer.read() if answer.ok else None
+                return json.loads(await answer.read()) if answer.ok else None
         return None
 
 
 async def delete_topics(setting: Setting) -> None:
     """Delete the demo's topics. After an error they stay, which does no harm: their names are not used again."""
     admin = Cluster({"bootstrap_servers": setting.bootstrap}).admin()
-    names = ("counts", "alerts", "state", "rejects", "control", "config")
+    names = "counts alerts state rejects control config events baskets.counts sources"
     with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
         async with asyncio.timeout(DELETE_SECONDS), started(admin, "deleting the demo's topics"):
-            await admin.delete_topics([setting.topic(name) for name in names])
+            await admin.delete_topics([setting.topic(name) for name in names.split()])
 
 
 async def feed(config: Config, pace: float, duration: float | None) -> None:
@@ -270,9 +328,9 @@ async def feed(config: Config, pace: float, duration: float | None) -> None:
 
     A set is sent every ``pace`` seconds, and none after ``duration``; a line is printed for each.
     """
-    topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
+    topics = {monitor.name: monitor.topic for monitor in config.spec.monitors if monitor.source is None}
     if APPEND not in topics or not LIMITS.keys() <= {dataset.name for dataset in config.spec.datasets}:
-        message = "the demo's queries fit only the monitors and datasets that 'stream-svt demo --show-config' prints"
+        message = "the demo's queries fit only the monitors and datasets of 'stream-svt demo --queries --show-config'"
         raise ConfigError([Problem(0, "monitors", message)], config.source)
     cluster, topic = config.cluster(), topics[APPEND]
     await require(config, cluster)
@@ -280,7 +338,8 @@ async def feed(config: Config, pace: float, duration: float | None) -> None:
     on_signals(stopped.set)
     async with sender(cluster.arguments, topic) as client:
         for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
-            await send(client, topic, config.partitioning, point, counts)
+            records, key = await asyncio.to_thread(records_of, point, counts), point.dataset.encode()
+            await send(client, topic, config.partitioning.of(key), key, records)
             closed = f"set {point.set_id} of {point.dataset} is closed"
             say(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
             with contextlib.suppress(TimeoutError):
@@ -306,3 +365,7 @@ def on_signals(end: Callable[[], object]) -> None:
     with contextlib.suppress(ValueError, RuntimeError):
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,11 +1,20 @@
-"""Shared by the demo's tests: baskets, queries and configuration."""
+"""Shared by the demo's tests: baskets, queries and configurations."""
 
 from __future__ import annotations
 
 import pytest
 
 from stream_svt.application.config import Config, parse_config
-from stream_svt.demo.scenario import Baskets, Setting, load_baskets, running_counts
+from stream_svt.demo.scenario import (
+    EVENTS,
+    QUERIES,
+    SERIES,
+    Baskets,
+    DemoInput,
+    Setting,
+    load_baskets,
+    running_counts,
+)
 from tests.support.keys import write_secrets
 
 
@@ -23,7 +32,18 @@ def stream(baskets: Baskets) -> list:
 
 @pytest.fixture(scope="session")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """The demo's own configuration."""
+    """The demo's configuration for queries."""
+    return _parsed(tmp_path_factory, QUERIES)
+
+
+@pytest.fixture(scope="session")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """The demo's configuration for raw events."""
+    return _parsed(tmp_path_factory, EVENTS)
+
+
+def _parsed(tmp_path_factory: pytest.TempPathFactory, form: DemoInput) -> Config:
     directory = tmp_path_factory.mktemp("demo")
     write_secrets(directory, {"sealing.key": "5a" * 32})
-    return parse_config(Setting().yaml(), directory=directory)
+    (directory / "items.txt").write_text("".join(f"{SERIES % item}\n" for item in range(1, 16_471)))
+    return parse_config(Setting(form=form).yaml(), directory=directory)

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from stream_svt.demo.board import Board, picture, report
-from stream_svt.demo.scenario import ADAPTIVE, APPEND, LIMITS, Checkpoint
-from stream_svt.demo.session import processed_queries
+from stream_svt.demo.scenario import ADAPTIVE, APPEND, EVENTS, LIMITS, QUERIES, Checkpoint, DemoInput, Setting
+from stream_svt.demo.session import queries_tested
 from stream_svt.monitor.released import EventType, decode
 from tests.support import alerts
 from tests.support.alerts import account_of, encoded
@@ -29,8 +29,8 @@ FOOT = "Kafka 127.0.0.1:9092   page http://127.0.0.1:6066/   metrics http://127.
 def alert(query_id: str, dataset: str = FIRST, monitor: str = APPEND, *, certified: bool = True, **fields):
     fields |= {"estimate": 458.0, "bound": 432.0} if certified else {"estimate": None, "bound": None}
     account = account_of(spent=fields.pop("spent", 0.3), reserved=0.5)
-    about = {"dataset": dataset, "monitor": monitor, "series": f"item-{query_id.split('/')[1]}"}
-    return decode(encoded(1, alerts.alert(query_id=query_id, gap=31.0, account=account, **about, **fields)))
+    about = {"dataset": dataset, "monitor": monitor, "series": f"item-{query_id.split('/')[1]}"} | fields
+    return decode(encoded(1, alerts.alert(query_id=query_id, gap=31.0, account=account, **about)))
 
 
 def lifecycle(kind: EventType, reason: str = "", *, dataset: str = FIRST, run: int = 1, spent: float = 0.0):
@@ -39,8 +39,8 @@ def lifecycle(kind: EventType, reason: str = "", *, dataset: str = FIRST, run: i
     return decode(encoded(1, data, kind=kind))
 
 
-def board(*events) -> Board:
-    made = Board()
+def board(*events, form: DemoInput = QUERIES) -> Board:
+    made = Board(form)
     for point, counts in STREAM:
         made.add_counts(point, np.array(counts))
     made.tested, made.seconds = 4000, 2.0
@@ -91,7 +91,20 @@ def test_events_without_a_line_change_the_budgets_too():
 )
 def test_queries_are_counted_without_the_markers_that_close_sets(offsets, queries):
     shards = [{"offsets": {"demo.counts": offset, "demo.control": 7}} for offset in offsets]
-    assert processed_queries({"shards": [*shards, {"offsets": {}}]}, "demo.counts") == queries
+    setting = Setting(application="demo", form=QUERIES)
+    assert queries_tested({"shards": [*shards, {"offsets": {}}]}, setting, 0) == queries
+
+
+@pytest.mark.parametrize(
+    ("ticks", "windows"),
+    [((), 0), ((9_000, 9_000), 0), ((9_001, 6_000), 0), ((9_001, 12_000), 1), ((12_001, 99_000), 2)],
+)
+def test_counts_of_a_window_are_tested_once_every_shard_tests_the_next_window(ticks, windows):
+    # The first window begins at 3,000 and closes at 9,000; all datasets are on two shards.
+    setting = Setting(application="demo", partitions=2)
+    assert {setting.partitioning.of(name.encode()) for name in LIMITS} == {0, 1}
+    shards = [{"shard": n, "ticks": {"demo.baskets.counts": tick}} for n, tick in enumerate(ticks)]
+    assert queries_tested({"shards": shards}, setting, 3_000) == windows * 6 * 16_470
 
 
 # Figures
@@ -107,6 +120,18 @@ def test_precision_counts_alerts_and_recall_counts_items_of_weeks():
     assert (adaptive["precision*"], adaptive["recall*"]) == (None, 0.0)
 
 
+def test_an_alert_about_a_window_is_true_if_the_count_of_this_window_reached_the_threshold():
+    first, second = (f"2026-11-28T10:00:0{second}Z" for second in (0, 3))
+    shown = Board(EVENTS)
+    shown.add_counts(Checkpoint(FIRST, f"{first}/units", 0, 2), np.array([200, 199]))
+    shown.add_counts(Checkpoint(FIRST, f"{second}/units", 2, 4), np.array([199, 199]))
+    for window, item in ((first, 1), (second, 1), (first, 2)):
+        shown.add(alert(f"{window}/2026-11-28T10:00:09Z", series=f"item-{item}"))
+    figures = shown.figures(APPEND)
+    assert (figures["precision*"], figures["recall*"]) == (pytest.approx(1 / 3), 1.0)
+    assert shown.sent == 2 * 6 * 16_470
+
+
 # The screen
 
 
@@ -118,13 +143,32 @@ def drawn(what, *, width: int = 110, height: int = 30) -> list[str]:
 
 def test_the_screen_and_the_summary_show_released_events_and_mark_figures_from_true_counts(busy):
     shown, summary = "\n".join(drawn(picture(busy, FOOT, 30))), "\n".join(drawn(report(busy)))
-    for wanted in ("2,000 queries/s", "≥ 432", "halted", "resampled", "1.20 of 4 spent", *FOOT.split()):
+    for wanted in (
+        "monitors tested 4,000 queries",
+        "≥ 432",
+        "halted",
+        "resampled",
+        "1.20 of 4 spent",
+        *FOOT.split(),
+    ):
         assert wanted in shown
     for text in (shown, summary):
         assert "precision*" in text
         assert "* from the true counts" in text
         assert "0%" in text
-    assert "4,000 queries, each read by 2 monitors, in 2.0 s: 2,000/s" in summary
+    assert "2 monitors tested 4,000 queries, in 2.0 s" in summary
+
+
+def test_with_raw_events_the_screen_has_the_unit_and_the_events_and_the_summary_those_that_were_late():
+    shown = board(form=EVENTS)
+    shown.events, shown.line = 908_576, 88_162
+    lines = drawn(picture(shown, FOOT, 24), width=80, height=24)
+    assert len(lines) <= 24
+    assert "privacy unit: all events of one basket" in lines[0]
+    assert "line 88,162 of 88,162, 908,576 events; 2 monitors tested 4,000 counts" in lines[1]
+    assert not any("too late" in line for line in drawn(report(shown)))
+    shown.late = 70
+    assert any("70 events were perhaps too late" in line for line in drawn(report(shown)))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (110, 30), (160, 50)])

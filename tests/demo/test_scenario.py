@@ -1,9 +1,10 @@
-"""The shipped baskets, and the demo's neighbour relation executed: the basket of one line emptied, its line kept."""
+"""The shipped baskets, and the demo's neighbour relations executed: the basket of one line emptied, its line kept."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from importlib import resources
 
 import numpy as np
@@ -16,11 +17,17 @@ from stream_svt.demo.scenario import (
     LIMITS,
     LINES,
     WEEK_LINES,
+    WINDOW_LINES,
+    WINDOW_MS,
     Baskets,
     checkpoints,
+    events_of,
     records_of,
     running_counts,
+    windows,
 )
+
+BEGIN_MS = 1_795_694_400_000
 
 EMPTIED = [0, 299, 300, 14_699, 14_700, 88_161, *random.Random(7).sample(range(88_162), 6)]
 
@@ -86,3 +93,46 @@ def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once():
     assert list(dict.fromkeys(point.dataset for point in points)) == list(LIMITS)
     assert len({point.set_id for point in points}) == len(points)
     assert len(points) * LAST_ITEM > 1_000_000
+
+
+# Raw events
+
+
+@pytest.fixture(scope="module")
+def played(baskets: Baskets) -> list:
+    """Every window with its counts."""
+    return list(windows(baskets, BEGIN_MS))
+
+
+def test_windows_count_the_different_baskets_of_each_item_that_their_events_have(baskets, played):
+    assert sum(counts.sum() for _, counts in played) == len(baskets.items)
+    assert len(played) == 18
+    for number in (0, 4, 17):
+        point, counts = played[number]
+        begin = BEGIN_MS + number * WINDOW_MS
+        events = [json.loads(event) for event in events_of(baskets, point.first, point.end, BEGIN_MS)]
+        assert {begin <= event["ts"] < begin + WINDOW_MS for event in events} == {True}
+        assert {f"retail-week-{event['week']}" for event in events} == {point.dataset}
+        seen = Counter(item for _, item in {(event["basket"], event["item"]) for event in events})
+        assert seen == {f"item-{item}": count for item, count in enumerate(counts.tolist(), 1) if count}
+    assert [point.set_id for point, _ in played[:2]] == [
+        "2026-11-26T12:00:00Z/units",
+        "2026-11-26T12:00:03Z/units",
+    ]
+
+
+@pytest.mark.parametrize("line", EMPTIED)
+def test_without_the_events_of_one_basket_all_others_stay_and_counts_of_one_window_fall_by_one_at_most(
+    baskets, played, line
+):
+    other = emptied(baskets, line)
+    first = max(line - 5, 0)
+    before, after = (events_of(each, first, min(line + 5, LINES), BEGIN_MS) for each in (baskets, other))
+    assert after == [event for event in before if json.loads(event)["basket"] != line]
+    changed = []
+    for (point, counts), (same, lower) in zip(played, windows(other, BEGIN_MS), strict=True):
+        assert point == same
+        difference = counts - lower
+        assert 0 <= difference.min() <= difference.max() <= 1
+        changed += [point.first] if difference.any() else []
+    assert changed == [line // WINDOW_LINES * WINDOW_LINES]

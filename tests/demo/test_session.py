@@ -18,7 +18,8 @@ from rich.live import Live
 
 from stream_svt.application.config import parse_config
 from stream_svt.demo import scenario, session
-from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, Setting, checkpoints
+from stream_svt.demo.board import Board
+from stream_svt.demo.scenario import EVENTS, LIMITS, MONITORS, QUERIES, Setting, checkpoints
 from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.kafka.clients import Cluster, partition_counts
@@ -60,23 +61,25 @@ async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_v
 async def test_an_error_of_the_demo_is_one_line(monkeypatch, error, raised, message):
     monkeypatch.setattr(session, "free_ports", Mock(side_effect=error))
     with pytest.raises(raised, match=message):
-        await run_demo(None, "127.0.0.1:1", plain())
+        await run_demo(None, "127.0.0.1:1", plain(), EVENTS)
 
 
 @pytest.mark.loopback
-async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, no_clients):
+@pytest.mark.parametrize(("form", "topic"), [(QUERIES, "counts"), (EVENTS, "events")])
+async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, no_clients, form, topic):
     monkeypatch.setattr(session, "send", AsyncMock(side_effect=TopicAuthorizationFailedError("counts")))
     events = SimpleNamespace(getmany=AsyncMock(return_value={}))
-    setting, service = Setting(port=1), SimpleNamespace(returncode=None)
-    with pytest.raises(BrokerError, match=r"sending to topic 'retail-demo.counts': .* operation WRITE"):
-        async with asyncio.timeout(10):
-            await Session(setting, service, tmp_path, events, plain())._follow(None, Live(console=plain()))
+    setting, service = Setting(port=1, form=form), SimpleNamespace(returncode=None)
+    demo = Session(setting, service, tmp_path, events, plain(), Board(form))
+    with pytest.raises(BrokerError, match=rf"sending to topic 'retail-demo.{topic}': .* operation WRITE"):
+        async with asyncio.timeout(30):
+            await demo._follow(None, Live(console=plain()))
 
 
 @pytest.mark.loopback
 async def test_an_unreachable_broker_is_named_with_what_to_check():
     with pytest.raises(BrokerError, match=r"'127.0.0.1', 1\b.*check"):
-        await run_demo(None, "127.0.0.1:1", plain())
+        await run_demo(None, "127.0.0.1:1", plain(), EVENTS)
 
 
 def test_the_configuration_fits_the_queries(parsed):
@@ -85,7 +88,7 @@ def test_the_configuration_fits_the_queries(parsed):
     assert [dataset.name for dataset in parsed.spec.datasets] == list(LIMITS)
     assert len({dataset.terms.limit for dataset in parsed.spec.datasets}) == 2
     assert tuple(monitor.name for monitor in parsed.spec.monitors) == MONITORS
-    assert {monitor.threshold for monitor in parsed.spec.monitors} == {THRESHOLD}
+    assert {monitor.threshold for monitor in parsed.spec.monitors} == {QUERIES.threshold}
     assert {monitor.bounds[1] for monitor in parsed.spec.monitors} == {scenario.WEEK_LINES}
     # A set holds every item, and the stream fits the exposure.
     append, adaptive = parsed.spec.monitors
@@ -94,14 +97,29 @@ def test_the_configuration_fits_the_queries(parsed):
     assert adaptive.expected_queries == len(points) * 16_470
 
 
+def test_with_raw_events_the_configuration_fits_the_windows(counted):
+    spec = counted.spec
+    (source,) = spec.sources
+    assert [dataset.name for dataset in spec.datasets] == list(LIMITS)
+    assert source.unit_text.replace("`", "") == EVENTS.unit
+    assert (source.window, source.lateness) == (scenario.WINDOW_MS, scenario.LATENESS_MS)
+    assert {monitor.topic for monitor in spec.monitors} == {"retail-demo.baskets.counts"}
+    assert {monitor.threshold for monitor in spec.monitors} == {EVENTS.threshold}
+    assert source.window_list().cells == EVENTS.asked
+    assert spec.monitors[0].append.max_set_size == len(source.series_names)
+    # A week is whole windows, and the monitors are those of queries.
+    assert scenario.WEEK_LINES % scenario.WINDOW_LINES == 0
+    assert tuple(monitor.name for monitor in spec.monitors) == MONITORS
+
+
 @pytest.mark.kafka
-async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker, monkeypatch):
+async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker):
     console = plain()
-    monkeypatch.setattr(scenario, "EVERY", 2_940)
-    board = await run_demo(4.0, broker.bootstrap_servers, console)
+    board = await run_demo(4.0, broker.bootstrap_servers, console, EVENTS)
     text = console.file.getvalue()
     assert board.tested == board.sent > 0
-    assert f"Summary: {board.tested:,} queries" in text
+    assert board.events > 0
+    assert f"{board.events:,} events; 2 monitors tested {board.tested:,} counts" in text
     for name in MONITORS:
         assert board.figures(name)["alerts"] > 0
         assert board.figures(name)["precision*"] >= 0.7
@@ -117,7 +135,7 @@ async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behin
 @pytest.mark.kafka
 async def test_an_interrupted_demo_ends_what_it_started(broker, capsys):
     console = plain(force_terminal=True, height=40)
-    demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console))
+    demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console, QUERIES))
     while "ALERT" not in console.file.getvalue() and not demo.done():
         await asyncio.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
@@ -148,9 +166,10 @@ monitors:
 """
 
 
-async def test_another_configuration_is_refused_before_anything_connects():
-    with pytest.raises(ConfigError, match="demo --show-config"):
-        await feed(parse_config(OTHER), 0, None)
+async def test_another_configuration_is_refused_before_anything_connects(counted):
+    for config in (parse_config(OTHER), counted):
+        with pytest.raises(ConfigError, match="demo --queries --show-config"):
+            await feed(config, 0, None)
 
 
 async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
@@ -159,7 +178,7 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
     sent = []
 
     async def send(client, *arguments):
-        sent.append((client, *arguments[:2]))
+        sent.append((client, *arguments[:3]))
 
     monkeypatch.setattr(session, "require", AsyncMock())
     monkeypatch.setattr(session, "send", send)
@@ -172,6 +191,7 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
     assert len(lines) == len(sent) == 6
     client, *where = sent[0]
     assert parsed.cluster().arguments.items() <= client.items()
-    assert where == ["retail-demo.counts", parsed.partitioning]
+    key = b"retail-week-1"
+    assert where == ["retail-demo.counts", parsed.partitioning.of(key), key]
     await feed(parsed, 0.2, 0.5)
     assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

@@ -16,7 +16,7 @@ import yaml
 from compose_spec import PyCompose
 
 from stream_svt.application.config import parse_config
-from stream_svt.demo.scenario import Setting
+from stream_svt.demo.scenario import QUERIES, Setting
 from stream_svt.forward.config import load_forward_config
 from stream_svt.hosting.hosted import STOP_DEADLINE
 from stream_svt.kafka.embedded import KAFKA_VERSION
@@ -181,7 +181,7 @@ def test_the_monitors_are_the_demos(tmp_path):
     assert "/run/secrets/sealing_key" in text
     assert "sealing_key" in SERVICES[WORKERS[0]]["secrets"]
     config = parse_config(text.replace("/run/secrets", str(tmp_path)))
-    demo = yaml.safe_load(Setting().yaml())
+    demo = yaml.safe_load(Setting(form=QUERIES).yaml())
     ours = yaml.safe_load(text)
     for dataset in ours["datasets"]:
         del dataset["horizon"]  # the demo itself goes as fast as the machine does, and has none
