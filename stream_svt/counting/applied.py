@@ -37,7 +37,7 @@ class Applied:
 
     def __init__(self, config: Config) -> None:
         self.spec: ApplicationSpec | None = None
-        self.number = self.read_ms = 0
+        self.number = self.read_ms = self._position = 0
         self._config, self._cluster = config, config.cluster()
         self._histories: dict[str, History] = {}
         self._ends: deque[tuple[int, int]] = deque(maxlen=10)
@@ -69,11 +69,13 @@ class Applied:
                         asked_ms = int(time.time() * 1000)
                         async with kafka.deadline(kafka.CALL_DEADLINE, doing):
                             self._ends.append((asked_ms, (await reader.end_offsets([place]))[place]))
+                        self._note(self._position)
                         await asyncio.sleep(ASK_EVERY)
             await asyncio.sleep(RETRY_INTERVAL)
 
     def _note(self, position: int) -> None:
         """Take note that all versions below an offset are read."""
+        self._position = position
         self.read_ms = max([ms for ms, end in self._ends if end <= position], default=self.read_ms)
 
     async def _adopt(self, version: Version) -> None:

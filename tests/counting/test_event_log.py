@@ -12,6 +12,7 @@ from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.kafka.clients import Cluster, Fenced
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.sections import KafkaConfig
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.log import Pairs, Read
 from tests.support import records
@@ -32,7 +33,7 @@ async def made(topics):
     await create_topics(topics.bootstrap_servers, {f"{application}.requests.counts": 2})
 
     async def make(named: str = application) -> EventLog:
-        cluster = Cluster({"bootstrap_servers": topics.bootstrap_servers})
+        cluster = Cluster({"bootstrap_servers": topics.bootstrap_servers}, KafkaConfig(request_timeout="1s"))
         log = EventLog(cluster, named, PARTITION, Partitioning(2, "murmur2"))
         opened.append(log)
         await log.fence()

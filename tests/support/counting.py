@@ -43,7 +43,7 @@ sources:
   - {{name: many, source: web, measure: users, epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000}}
 """
 HEAD = """application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms, request_timeout: 1s}}
 topics: {{partitions: {partitions}}}
 commit: {{interval: 100ms}}
 """
