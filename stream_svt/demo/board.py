@@ -89,7 +89,7 @@ def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
         # The demo counts in steps of 1: all released figures except the estimate are integers.
         estimate = "-" if event.estimate is None else f"{event.estimate:.0f}"
         bound = "-" if event.bound is None else f"≥ {event.bound:g}"
-        figures = f"{escaped(event.series or ''):<10}  gap {event.gap:<3g}  estimate {estimate:<4}  bound {bound:<6}  "
+        figures = f"{escaped(event.series or ''):<10}  gap {event.gap:<4g}  estimate {estimate:<4}  bound {bound:<6}  "
         again = f" attempt {event.attempt}" if event.attempt > 1 else ""
         detail = f"run {event.run} alert {event.number}, {event.branch}{again}"
         return Text.assemble(("ALERT      ", "bold green"), where, figures, (detail, "dim"))
