@@ -270,8 +270,12 @@ async def test_lost_records_park_a_source_until_an_operator_accepts_the_loss(sce
     await until(lambda: parked.reports and metric(parked, "parked", reason=Park.RECORDS_LOST))
     assert parked.lacks == []
     assert status_of(parked)["sources"][0]["parked"] == Park.RECORDS_LOST.text
-    await asyncio.sleep(1.5)
+    await scene.end(parked)
     known = await scene.answers()
+    parked = await counting_is(scene)
+    await asyncio.sleep(1)
+    assert metric(parked, "parked", reason=Park.RECORDS_LOST)
+    assert await scene.answers() == known
     await scene.end(parked)
     accepted = now_ms()
     going = await counting_is(scene, "web")
