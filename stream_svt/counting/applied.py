@@ -90,7 +90,7 @@ class Applied:
 
     async def read_since(self, ms: int) -> None:
         """Wait until all versions are read that were stored before a moment."""
-        while self.read_ms < ms:  # noqa: ASYNC110  it is polled once a second
+        while self.read_ms < ms:  # noqa: ASYNC110  `_ask_ends` moves it
             await asyncio.sleep(0.05)
 
     @property

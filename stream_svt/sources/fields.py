@@ -36,7 +36,7 @@ class DecimalText(str):
 
 
 class FieldTexts(NamedTuple):
-    """FieldTexts in UTF-8 as slices of a buffer, of at most 256 characters; a length below 1 stands for none."""
+    """Texts in UTF-8 as slices of a buffer, of at most 256 characters; a length below 1 stands for none."""
 
     buffer: bytes
     start: Integers
