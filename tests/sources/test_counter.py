@@ -17,6 +17,7 @@ from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import (
     MAX_KEYS,
     Accepted,
+    Began,
     Done,
     Entry,
     Look,
@@ -509,19 +510,22 @@ def test_the_log_is_needed_from_the_opening_of_the_oldest_window_that_is_open():
 
 
 def test_looks_that_are_over_are_not_served_again_although_the_log_still_has_them():
-    # The topic that is created again ends below what the old looks saw.
-    drive = Drive(source_of(ask="tick", ahead="0s")).begin({0: (0, 0)})
+    # The topic that is created again ends below what the old looks saw; the first tick is asked after that.
+    drive = Drive(source_of(ahead="0s")).begin({0: (0, 0)})
     drive.look(T + 15 * SECOND, {0: (0, 3)})
     drive.fold(records_at(T + 1, T + 2, T + 3))
     drive.write()
     drive.look(T + 25 * SECOND, {0: (0, 1)}, "two")
     drive.counter.accept_loss(T + 26 * SECOND, {0: (0, 1)}, "two")
     drive.write()
-    drive.look(T + 95 * SECOND, {0: (0, 1)}, "two")
-    assert drive.counter.status.tick_ms == T + 90 * SECOND
+    drive.look(T + 145 * SECOND, {0: (0, 1)}, "two")
+    assert drive.counter.status.tick_ms == T + 140 * SECOND
     again = drive.taken_over(trimmed=True)
-    assert any(isinstance(decode(entry), Look) for _, entry in again.log)
+    kinds = [type(decode(entry)) for _, entry in again.log]
+    assert kinds.index(Look) < kinds.index(Done)
+    assert Began not in kinds
     assert fingerprint(again.counter.state) == fingerprint(drive.counter.state)
+    assert not again.counter.state.queue
 
 
 def test_a_log_that_lacks_what_an_open_window_needs_parks_the_source():
@@ -607,10 +611,42 @@ def test_what_cannot_be_read_any_more_is_not_waited_for():
     drive.counter.accept_loss(T + 30 * SECOND, {0: (2, 5)}, TOPIC)
     [accepted] = drive.write()
     assert accepted == Accepted(T + 40 * SECOND, T + 2 * MINUTE, TOPIC, {0: 5}, clears=True)
+    assert drive.counter.look_due(T + 45 * SECOND) is None, (
+        "the first look comes after the moment of acceptance"
+    )
     drive.look(T + 145 * SECOND, {0: (2, 6)})
     drive.fold(records_at(T + 121 * SECOND, first=5))
     drive.write()
     assert drive.asked == [(130, (1, 0)), (140, (1, 0))]
+
+
+def test_nothing_that_was_read_before_a_loss_is_taken_for_read_after_it():
+    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
+    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive.look(T + 5 * MINUTE, {0: (0, 5)})
+    assert drive.fold(records_at(T + 1, T + 2 * MINUTE)) == 1, "its piece is read, and not durable"
+    drive.counter.look(T + 6 * MINUTE, {0: (0, 5)}, "two", by_broker=True)
+    found = drive.write()
+    assert (found[0], drive.counter.parked) == (
+        Parked(Park.TOPIC_CREATED_AGAIN, serves=False),
+        found[0].reason,
+    )
+    drive.counter.accept_loss(T + 6 * MINUTE, {0: (0, 0)}, "two")
+    drive.write()
+    drive.look(T + 495 * SECOND, {0: (0, 1)}, "two")
+    assert drive.counter.ranges() == {0: (0, 1)}
+    drive.fold(records_at(T + 8 * MINUTE))
+    drive.write()
+    assert drive.asked[-1] == (490, (1, 0))
+
+
+def test_before_each_look_the_registry_is_asked_again_for_schemas_that_it_lacked():
+    asked = []
+    drive = Drive().begin({0: (0, 0)})
+    drive.counter._reader.forget_absences = lambda: asked.append(1)
+    for number in range(1, 3):
+        drive.look(T + (5 + 10 * number) * SECOND, {0: (0, 0)})
+        assert len(asked) == number
 
 
 def test_only_a_parked_source_has_a_loss_to_accept():
