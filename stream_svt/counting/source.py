@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections import Counter as Counts
@@ -40,6 +41,8 @@ IDLE: Final = 0.1
 """Seconds between two looks at the clock while nothing is to be done."""
 READ_WAIT: Final = 0.2
 """Seconds that a read waits for records."""
+FOLDED_WITHIN: Final = 0.1
+"""Seconds of work on records after which it is the turn of the clock: looks are on time, also during a backlog."""
 BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before each retry after an error."""
 STEADY: Final = 60.0
@@ -260,14 +263,19 @@ class SourceLoop:
             wait = 0 if self._pieces else READ_WAIT
             self._pieces |= {piece.partition: piece for piece in await self._raw.read(idle, wait)}
         self._note_waits({n: at for n, (at, _) in idle.items() if n not in self._pieces})
-        folded = [await self._fold(counter, self._pieces[n]) for n in sorted(self._pieces)]
+        until = time.monotonic() + FOLDED_WITHIN
+        self._wait_for("schema", "")
+        folded = [await self._fold(counter, self._pieces[n], until) for n in sorted(self._pieces)]
         return any(folded)
 
-    async def _fold(self, counter: SourceCounter, piece: Piece) -> bool:
-        """Fold records of a piece as far as the counter takes them; return whether it took any."""
+    async def _fold(self, counter: SourceCounter, piece: Piece, deadline: float = math.inf) -> bool:
+        """Fold records of a piece as far as the counter takes them now; return whether it took any."""
         took, partition = False, piece.partition
-        self._wait_for("schema", "")
-        while (span := counter.ranges().get(partition)) is not None and span[0] < piece.next_offset:
+        while (
+            time.monotonic() < deadline
+            and (span := counter.ranges().get(partition)) is not None
+            and span[0] < piece.next_offset
+        ):
             # A slice at a time: the work of a piece is not that of all its rests.
             left = piece.records[int(np.searchsorted(piece.records.offset, span[0])) :]
             count, why = counter.lack(left[:MOST_RECORDS])

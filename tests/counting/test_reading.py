@@ -1,0 +1,97 @@
+"""How a source reads, without brokers: the clock gets its turn, and nothing is read twice or forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from stream_svt.application.config import parse_config
+from stream_svt.counting import source as module
+from stream_svt.counting.applied import Applied
+from stream_svt.counting.raw import Piece
+from stream_svt.counting.source import SourceLoop
+from stream_svt.protocol.records import OneRecord, Records
+from tests.support.sources import WEB
+
+COUNT = 9
+"""Records of each of three partitions, at offsets from 0 on."""
+
+
+class Raw:
+    """A raw topic that gives everything at once, and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[int, tuple[int, int]]] = []
+
+    async def read(self, ranges: Mapping[int, tuple[int, int]], _: float) -> list[Piece]:
+        self.asked.append(dict(ranges))
+        return [
+            Piece(n, Records.of(OneRecord(at, 0, None, b"{}") for at in range(begin, end)), end)
+            for n, (begin, end) in ranges.items()
+        ]
+
+
+class Slow:
+    """A counter that folds a record in 40 ms, and lacks the schema of partition 1 at first."""
+
+    def __init__(self) -> None:
+        self.at = dict.fromkeys(range(3), 0)
+        self.lacks, self.folded = "", list[tuple[int, int]]()
+
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        return {n: (at, COUNT) for n, at in self.at.items() if at < COUNT}
+
+    def lack(self, records: Records) -> tuple[int, str]:
+        lacks = self.lacks and self.now == 1
+        return (0, self.lacks) if lacks else (len(records), "")
+
+    def fold(self, partition: int, records: Records, until: int) -> int:
+        if not len(records):
+            return self.at[partition]
+        time.sleep(0.04)  # as work does
+        self.folded.append((partition, int(records.offset[0])))
+        self.at[partition] = min(int(records.offset[0]) + 1, until)
+        return self.at[partition]
+
+
+@pytest.fixture
+def loop() -> SourceLoop:
+    config = parse_config(WEB)
+    made = SourceLoop(config.spec.sources[0], config, Applied(config))
+    made._raw = Raw()
+    return made
+
+
+async def test_the_clock_gets_its_turn_within_a_part_of_a_second_however_much_there_is_to_fold(loop):
+    counter, turns = Slow(), 0
+    while counter.ranges():
+        began = len(counter.folded)
+        assert await loop._read(counter)
+        turns += 1
+        assert len(counter.folded) - began <= module.FOLDED_WITHIN / 0.04 + 1
+    assert turns >= 3 * COUNT * 0.04 / (module.FOLDED_WITHIN + 0.04)
+    assert sorted(counter.folded) == [(n, at) for n in range(3) for at in range(COUNT)]
+    asked = [(n, span) for ranges in loop._raw.asked for n, span in ranges.items()]
+    assert sorted(asked) == [(n, (0, COUNT)) for n in range(3)]  # what was read waits for its turn
+
+
+async def test_a_schema_that_one_partition_lacks_is_shown_and_holds_up_no_other(loop, monkeypatch):
+    counter = Slow()
+    counter.lacks = "schema 7 is being fetched"
+    fold = SourceLoop._fold
+
+    async def noted(loop, counter, piece, *rest):
+        counter.now = piece.partition
+        return await fold(loop, counter, piece, *rest)
+
+    monkeypatch.setattr(SourceLoop, "_fold", noted)
+    monkeypatch.setattr(module, "FOLDED_WITHIN", 60)
+    assert await loop._read(counter)
+    assert loop.report.waits == counter.lacks
+    assert counter.at == {0: COUNT, 1: 0, 2: COUNT}
+    assert not await loop._read(counter)
+    counter.lacks = ""
+    assert await loop._read(counter)
+    assert (counter.at[1], loop.report.waits) == (COUNT, "")
