@@ -330,7 +330,7 @@ class SourceLoop:
         """Update what pages show, and log a park, and at the start when the next answer is due."""
         report, status = self.report, counter.status
         if report.status is None and status.next_tick_ms is not None:
-            due = utc(status.next_tick_ms + report.spec.settle)
+            due = utc(max(status.next_tick_ms, counter.state.first_answer) + report.spec.settle)
             log.info(
                 "event=source_counts source=%s topic=%s answer_due=%r", self._name, report.spec.topic, due
             )
