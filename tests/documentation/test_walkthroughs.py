@@ -91,7 +91,7 @@ class Walk:
             with log.open("w") as output:
                 process = subprocess.Popen(line.split(), cwd=self.here, env=self.environment, stdout=output)
             self.followed.append((line, process, log))
-            if "fake_requests" in line:  # its topic exists then
+            if "fake_requests.py" in line:  # its topic exists then
                 self.wait_for(line, "requests sent")
         else:
             done = subprocess.run(
