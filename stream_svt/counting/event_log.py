@@ -62,8 +62,9 @@ class EventLog:
     async def replay(self, source: str, take: Callable[[int, Entry], None]) -> None:
         """Pass the durable entries of a source to ``take``, with their offsets."""
         doing, key = f"reading the event log of source {source!r}", source.encode()
-        async with self._turn:
-            pass  # a transaction of an earlier loop of the source may be in progress
+        # A transaction of an earlier loop may be in progress, or committed and without its marks: readers would not see
+        # it yet. The next transaction begins once they are written.
+        await self.brokers_time()
         reader = self._cluster.reader(fetch_wait_ms=FETCH_WAIT_MS)
         async with kafka.started(reader, doing):
             async for record in kafka.read_partition(reader, self._place, None, doing):

@@ -123,11 +123,12 @@ async def test_a_cancelled_write_that_fails_leaves_nothing_behind(made, caplog):
 
 async def test_a_replay_has_the_transaction_of_a_loop_that_was_cancelled(made):
     log = await made()
-    writing = asyncio.create_task(log.write(SOURCE, entries(9, 300_000), ()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    writing.cancel()
-    assert len(await replayed(log)) == 9
+    for count in range(9, 90, 9):  # brokers mark what they have committed a little later
+        writing = asyncio.create_task(log.write(SOURCE, entries(9, 100_000), ()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        writing.cancel()
+        assert len(await replayed(log)) == count
 
 
 async def test_a_missing_topic_of_counts_leaves_the_log_usable(made):
