@@ -30,6 +30,8 @@ from tests.support.counter_mutants import MUTANTS, Mutant
 from tests.support.counter_play import played, problem_of, query_of
 from tests.support.raw_streams import Making, history_of
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "web.s.counts"
 PAIRS = 200
 MOST_PAIRS = 60

@@ -262,10 +262,10 @@ def _(_):
 
 @mutant("a partition that is missing is left out", Counter, "look", stamps="broker", is_inexact=True)
 def _(look):
-    def without(self, moment_ms, spans, topic_id):
+    def without(self, moment_ms, spans, topic_id, **more):
         ends = self.state.ends
         self.state.ends = {one: end for one, end in ends.items() if one in spans}
-        look(self, moment_ms, spans, topic_id)
+        look(self, moment_ms, spans, topic_id, **more)
         self.state.ends = ends
 
     return without
