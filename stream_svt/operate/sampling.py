@@ -6,7 +6,7 @@ The result depends on events: it is for those who may read the raw topics.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from aiokafka import TopicPartition
 
@@ -21,7 +21,7 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.events import EventReader, Fate
-from stream_svt.sources.sampling import remedies, sampled
+from stream_svt.sources.sampling import matches, remedies, sampled
 from stream_svt.wording import counted
 
 
@@ -57,20 +57,24 @@ async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Fi
                 findings.append(note(subject, f"topic {source.topic!r} has no event to sample"))
                 continue
             fates = sampled(source, records, now_ms, schemas)
-            advice = (
-                [] if fates.get(Fate.COUNTED) == len(records) else remedies(source, records, now_ms, schemas)
-            )
-            findings += _findings(source, fates, [*advice])
+            measures = matches(source, records, now_ms, schemas)
+            findings += _findings(source, fates, measures, remedies(source, records, now_ms, schemas))
     return findings
 
 
-def _findings(source: SourceSpec, fates: Mapping[Fate, int], advice: list[str]) -> Iterator[Finding]:
-    """Yield how many events count, why others do not, and what helps."""
+def _findings(
+    source: SourceSpec, fates: Mapping[Fate, int], measures: Mapping[str, int], advice: Iterable[str]
+) -> Iterator[Finding]:
+    """Yield how many events count, for which measures, why others do not, and what helps."""
     subject, total, good = f"sources.{source.name}", sum(fates.values()), fates.get(Fate.COUNTED, 0)
     finding = ok if good else problem
     yield finding(
         subject, f"{good} of the newest {counted(total, 'event')} of topic {source.topic!r} would count"
     )
+    if good and measures:
+        finding = ok if all(measures.values()) else note
+        each = ", ".join(f"{name} {count}" for name, count in measures.items())
+        yield finding(subject, f"of these match each measure: {each}")
     for fate, count in sorted(fates.items(), key=lambda one: (-one[1], one[0])):
         if fate is not Fate.COUNTED:
             yield note(subject, f"{count} would not: the event {fate.text}")

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from stream_svt.columns.byte_buffer import Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas, schema_numbers
 from stream_svt.queries.fields import Path
@@ -40,11 +42,32 @@ def sampled(
     """
     if source.answers is not None:
         return _answers(AnswerReader(source, schemas), records, now_ms)
+    found: Counter[Fate] = Counter()
+    for fate, _ in _decided(source, records, now_ms, schemas):
+        found.update(map(Fate, fate.tolist()))
+    return found
+
+
+def matches(
+    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
+) -> Mapping[str, int]:
+    """Return how many of the events that would count match each measure; nothing of a source of answers."""
+    if source.answers is not None:
+        return {}
+    found = np.zeros(len(source.measures), np.int64)
+    for fate, measures in _decided(source, records, now_ms, schemas):
+        found += measures[fate == Fate.COUNTED].sum(axis=0)
+    return dict(zip((one.name for one in source.measures), found.tolist(), strict=True))
+
+
+def _decided(
+    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None
+) -> Iterator[tuple[NDArray[np.uint8], Mask]]:
+    """Yield the fates of some events at a time, and which measures each matches, shape (events, measures)."""
     reader, clock = EventReader(source, schemas), TickClock.of(source)
     datasets, series = (
         [reader.code(one) for one in names] for names in (source.dataset_names, source.series_names)
     )
-    found: Counter[Fate] = Counter()
     first = 0
     while first < len(records):
         part = records[first : first + reader.at_once(records[first:])]
@@ -59,9 +82,8 @@ def sampled(
             (~np.isin(events.series, series), Fate.OTHER_SERIES),
         ):
             np.putmask(fate, mask & (fate == Fate.COUNTED), why)
-        found.update(map(Fate, fate.tolist()))
+        yield fate, events.measures
         first += len(part)
-    return found
 
 
 def _answers(reader: AnswerReader, records: Records, now_ms: int) -> Mapping[Fate, int]:
@@ -78,7 +100,7 @@ def _answers(reader: AnswerReader, records: Records, now_ms: int) -> Mapping[Fat
 def remedies(
     source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
 ) -> Iterator[str]:
-    """Yield what is probably wrong with a source of which these records, or many, would not count."""
+    """Yield what is probably wrong with a source: fields that no event has, and times in another unit."""
     counted = sampled(source, records, now_ms, schemas)[Fate.COUNTED]
     events = [*_shapes(records, schemas)] if source.format == "avro" else [*_objects(records)]
     names: dict[str, None] = {}
@@ -86,8 +108,8 @@ def remedies(
         _add_names(names, event, ())
     for path in source.paths:
         if path != KEY and events and not any(_has(event, steps(path)) for event in events):
-            yield f"no event of the sample has field {quote(path)}{did_you_mean(path, names)}"
-    if source.time is None:
+            yield f"no event of the sample has a field {quote(path)}{did_you_mean(path, names)}"
+    if source.time is None or counted == len(records):
         return
     others = {
         scale: sampled(_with_scale(source, scale), records, now_ms, schemas)[Fate.COUNTED]

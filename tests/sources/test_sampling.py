@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.sources.events import Fate
-from stream_svt.sources.sampling import remedies, sampled
+from stream_svt.sources.sampling import matches, remedies, sampled
 from tests.support.avro import AtHand, encode, record
 from tests.support.events import TIME, source
 
@@ -78,15 +78,33 @@ def test_a_field_that_no_event_has_is_named_with_the_one_that_is_meant():
         unit="user", series={"field": "pages.nam", "names": ["/"]}, measures=None, where={r"a\.c": 1}
     )
     assert [*remedies(spec, events, TIME)] == [
-        "no event of the sample has field 'user'; did you mean 'usr'?",
-        "no event of the sample has field 'pages.nam'; did you mean 'pages.name'?",
-        r"no event of the sample has field 'a\.c'; did you mean 'a\.b'?",
+        "no event of the sample has a field 'user'; did you mean 'usr'?",
+        "no event of the sample has a field 'pages.nam'; did you mean 'pages.name'?",
+        r"no event of the sample has a field 'a\.c'; did you mean 'a\.b'?",
     ]
     late = records(*[EVENT] * 200, EVENT | {"kind": 1})
     assert [*remedies(source(where={"kind": 1}), late, TIME)] == []
     by_key = source(unit="key", time=None, series=None, measures=None)
     assert [*remedies(by_key, events, TIME)] == []
     assert [*remedies(source(), records(b"x", None), TIME)] == []
+
+
+def test_a_misspelt_field_of_a_measure_is_named_though_every_event_counts():
+    measures = [{"name": "visitors"}, {"name": "errors", "where": {"staus": [500]}}]
+    spec, events = source(measures=measures, where={"ms": {"below": 50}}), records(*[EVENT] * 3)
+    assert sampled(spec, events, TIME) == {Fate.COUNTED: 3}
+    assert [*remedies(spec, events, TIME)] == [
+        "no event of the sample has a field 'staus'; did you mean 'status'?"
+    ]
+
+
+def test_the_events_that_count_are_counted_for_each_measure():
+    slow, failed = EVENT | {"ms": 2000}, EVENT | {"status": 500}
+    late = failed | {"ts": TIME - 2 * HOUR}
+    events = records(*[EVENT] * 9000, *[slow] * 3, *[late] * 4, b"x")
+    assert matches(source(), events, TIME) == {"visitors": 9003, "errors": 0, "slow": 3, "middle": 9003}
+    assert matches(source(), records(failed, late), TIME)["errors"] == 1
+    assert not any(matches(source(), records(), TIME).values())
 
 
 def test_avro_events_are_sampled_and_fields_that_their_schema_lacks_are_named():
@@ -113,7 +131,7 @@ def test_avro_events_are_sampled_and_fields_that_their_schema_lacks_are_named():
     events = records(*values)
     spec = source(format="avro", unit="payload.usr", series=None, where={"before.user": ["x"]}, measures=None)
     [field] = remedies(spec, events, TIME, schemas)
-    assert field == "no event of the sample has field 'payload.usr'; did you mean 'payload.user'?"
+    assert field == "no event of the sample has a field 'payload.usr'; did you mean 'payload.user'?"
     right = source(
         format="avro", unit="payload.user", series={"field": "pages", "names": ["/"]}, measures=None
     )
