@@ -83,9 +83,14 @@ def retention_of(settings: Mapping[str, str]) -> list[str]:
 
 def command_to_set(config: Config, topic: str, setting: str) -> str:
     """Return the command of Apache Kafka that changes a setting of a topic."""
+    changes = f"--alter --entity-type topics --entity-name {topic} --add-config {setting}"
+    return _admin_command(config, "kafka-configs.sh", changes)
+
+
+def _admin_command(config: Config, program: str, arguments: str) -> str:
+    """Return a command of Apache Kafka about topics."""
     login = " --command-config client.properties" if config.kafka.security_protocol != "PLAINTEXT" else ""
-    at = f"kafka-configs.sh --bootstrap-server {config.kafka.bootstrap_servers[0]}{login}"
-    return f"'{at} --alter --entity-type topics --entity-name {topic} --add-config {setting}'"
+    return f"'{program} --bootstrap-server {config.kafka.bootstrap_servers[0]}{login} {arguments}'"
 
 
 def unseen(topic: str, operation: str) -> str:
@@ -176,7 +181,11 @@ def source_problems(config: Config, topology: Topology) -> list[Problem]:
         found += _unlike(config, topology, topic, LOG, clock, "the counter reads the brokers' clock there")
     for topic in raw_topics(config):
         if topic not in topology.partitions:
-            found.append(Problem(0, RAW, unseen(topic, "READ")))
+            remedy = _admin_command(
+                config, "kafka-topics.sh", f"--create --topic {topic} --config {LOG_APPEND_TIME}"
+            )
+            own = f"A topic of raw events is yours: --create-topics does not create it, {remedy} does"
+            found.append(Problem(0, RAW, f"{unseen(topic, 'READ')}. {own}"))
         if "compact" in (policy := topology.settings.get(topic, {}).get("cleanup.policy", "")):
             message = (
                 f"topic {topic!r} has cleanup.policy={policy}: compaction drops events that were not counted"

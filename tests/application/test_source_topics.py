@@ -91,6 +91,13 @@ def test_a_topic_that_would_break_a_promise_is_refused(
         assert f"--entity-name {topic} --add-config {next(iter(settings))}=" in message
 
 
+def test_a_missing_raw_topic_is_the_users_own_and_created_by_a_command_with_the_brokers_timestamps() -> None:
+    (message,) = wrong({"web.requests": None})
+    assert "A topic of raw events is yours: --create-topics does not create it" in message
+    command = "--create --topic web.requests --config message.timestamp.type=LogAppendTime'"
+    assert f"'kafka-topics.sh --bootstrap-server 127.0.0.1:9092 {command} does" in message
+
+
 def test_the_log_has_one_number_of_partitions() -> None:
     (message,) = wrong({}, sources=4)
     assert "topic 'web.sources' has 4 partitions, expected 8" in message
