@@ -145,7 +145,8 @@ def without_page(config: Config, members: int, answers: Iterable[Mapping[str, An
         return ""
     return (
         f"{silent} of {counted(members, 'worker')} answered no request for a status page at port "
-        f"{config.web.port}: the states of their shards are not known here; 'stream-svt status --url URL' asks one"
+        f"{config.web.port}: the states of their shards are not known here; 'stream-svt status --url URL' asks one. If "
+        "the worker has another STREAM_SVT_WEB_PORT, set it here, too"
     )
 
 
