@@ -37,6 +37,7 @@ class Config:
     Attributes:
         spec: Datasets and monitors.
         text, document: The text of the file, and its content; None without datasets and monitors.
+        has_sources: Whether the file declares sources, also where datasets and monitors are skipped.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
     """
@@ -51,6 +52,7 @@ class Config:
     spec: ApplicationSpec
     text: str = field(repr=False)
     document: sections.ConfigDocument | None = field(default=None, repr=False)
+    has_sources: bool = False
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
 
@@ -152,6 +154,7 @@ def parse_config(
         spec=spec,
         text=document.text,
         document=whole,
+        has_sources=bool(document.data.get("sources")),
         **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
         notes=tuple(sorted([*spec.notes, *notes])),
         source=source,

@@ -411,6 +411,9 @@ def run(
     config = common.load(path, is_whole=False)
     if applies:
         apply_file(path, key_file)
+    if config.has_sources and not with_counter:
+        text = f"sources are counted only while 'stream-svt count -c {path}' runs, or with --with-counter"
+        log.warning("event=sources_need_a_counter note=%r", text)
     with contextlib.ExitStack() as stack:
         if with_counter:
             from stream_svt.counting.process import beside
@@ -418,4 +421,5 @@ def run(
             options = ["-c", str(path), "--log-level", log_level, "--log-format", log_format]
             file = counter_log or Path(f"{config.spec.application}.counter.log")
             stack.enter_context(beside(options, file))
+            log.info("event=counter_log file=%s", file.absolute())
         return run_service(config, reread=lambda: common.load(path, is_whole=False))

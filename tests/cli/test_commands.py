@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import sys
@@ -502,3 +503,30 @@ def test_a_series_that_no_query_can_have_is_refused_before_it_is_sent(stream_svt
     ended = stream_svt("control", "mute", "-c", config, "today", "--series", series, "--for", "1h")
     assert ended.code == 2
     assert f"a series has 1 to 256 characters, this one has {length}." in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            [],
+            "event=sources_need_a_counter note=\"sources are counted only while 'stream-svt count -c web.yaml' runs",
+        ),
+        (["--with-counter"], "event=counter_log file={}/web.counter.log"),
+        (["--with-counter", "--counter-log", "own.log"], "event=counter_log file={}/own.log"),
+    ],
+)
+def test_a_worker_says_that_sources_need_a_counter_or_where_the_log_of_its_own_is(
+    stream_svt, config, tmp_path, monkeypatch, caplog, options, said
+):
+    monkeypatch.setattr("stream_svt.hosting.faust_app.run", lambda *_, **__: 0)
+    monkeypatch.setattr("stream_svt.counting.process.beside", lambda *_: contextlib.nullcontext())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "web.yaml").write_text(WEB)
+    caplog.set_level("INFO", "stream_svt.cli")
+    assert stream_svt("run", "-c", config).code == 0
+    assert caplog.messages == []  # it has no source
+    assert stream_svt("run", "-c", "web.yaml", *options).code == 0
+    [message] = caplog.messages
+    assert message.startswith(said.format(tmp_path))
+    assert [one.levelname for one in caplog.records] == ["INFO" if options else "WARNING"]
