@@ -109,7 +109,7 @@ def difference(
             "cannot change: each shard's state began with the amounts in it. Name the file that it began with"
         )
         result.refused.append(Problem(0, "carried_over", message))
-    for line, follows, refused in source_changes(before, new.at(now_ms), sources):
+    for line, follows, refused in source_changes(before, new.at(now_ms), sources, now_ms):
         result.add(line, *follows)
         result.refused += refused
     _monitors(result, before.at(now_ms), new.at(now_ms))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from stream_svt.errors import Problem
+from stream_svt.monitor.operations import utc
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
@@ -145,11 +146,13 @@ def _size(count: float) -> str:
 # -- changes
 
 
-_LATER = "for windows that are not open yet; a window opens {} before it begins"
+_LATER = (
+    "for windows that are not open yet: applied now, from the first that begins after {}; it opens {} before"
+)
 
 
 def source_changes(
-    old: ApplicationSpec, new: ApplicationSpec, earlier: Mapping[str, str]
+    old: ApplicationSpec, new: ApplicationSpec, earlier: Mapping[str, str], now_ms: int
 ) -> Iterator[tuple[str, list[str], list[Problem]]]:
     """Yield what becomes of each source that is not as before: a line, its effects, and reasons to refuse it.
 
@@ -167,7 +170,7 @@ def source_changes(
                 )
             yield f"+ source {name} on topic {source.topic}", effects, refused
         elif before != source:
-            yield f"~ source {name}", [*_effects(before, source)], [*_refusals(before, source)]
+            yield f"~ source {name}", [*_effects(before, source, now_ms)], [*_refusals(before, source)]
     for name in known:
         if name not in wanted:
             effect = (
@@ -194,10 +197,11 @@ def _refused(name: str, key: str, why: str) -> Problem:
     return Problem(0, f"sources.{name}.{key}".rstrip("."), f"{why}: {other}")
 
 
-def _effects(old: SourceSpec, new: SourceSpec) -> Iterator[str]:
+def _effects(old: SourceSpec, new: SourceSpec, now_ms: int) -> Iterator[str]:
     if old.settle != new.settle:
         yield f"settle: {duration_text(old.settle)} -> {duration_text(new.settle)}"
-    later = _LATER.format(duration_text(new.ahead + OPENING_MS))
+    early = new.ahead + OPENING_MS
+    later = _LATER.format(utc(now_ms + early), duration_text(early))
     lists = {
         "series": (old.series_names, new.series_names),
         "dataset names": (old.dataset_names, new.dataset_names),

@@ -26,6 +26,10 @@ def refusals(found: Difference) -> dict[str, str]:
     return {one.field: one.message for one in found.refused}
 
 
+LATER = (
+    "for windows that are not open yet: applied now, from the first that begins after 2026-11-30 01:18:20 UTC; it "
+    "opens 25m before"
+)
 FIXED = {
     "topic": ("topic: web.requests", "topic: web.others"),
     "format": ("topic: web.requests", "topic: web.requests\n    format: avro"),
@@ -64,12 +68,12 @@ def test_each_key_of_a_source_is_fixed_or_has_a_rule_of_its_own() -> None:
     [
         (("window: 1h", "window: 1h\n    settle: 20s"), "settle: 10s -> 20s"),
         (("/cart, ", ""), "series: removes /cart, for windows that are not open yet"),
-        (("/cart, ", "/cart, /help, "), "series: adds /help, for windows that are not open yet"),
         (("[/, /search", "[/search, /"), "series: another order, for windows"),
         (
             ("measures:", "measures:\n      - {name: posts, where: {method: POST}}"),
-            "measures: adds posts, for windows that are not open yet; a window opens 25m before it begins",
+            "measures: adds posts, for windows that are not open yet: applied now, from the first that begins after",
         ),
+        (("/cart, ", "/cart, /help, "), f"series: adds /help, {LATER}"),
     ],
 )
 def test_settle_lists_and_more_measures_may_change(change: tuple[str, str], says: str) -> None:
