@@ -8,13 +8,12 @@ read and restart at different times, on producers' they look at the same.
 from __future__ import annotations
 
 import json
-import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +26,9 @@ from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import decode, encode
 from stream_svt.sources.ticks import TickClock
+
+if TYPE_CHECKING:
+    import random
 
 PARTITIONS: Final = 3
 EVENTS, OF_UNIT, POLLS = 120, 40, 12
@@ -175,7 +177,7 @@ class _Play:
     """The counter of one topic, on a modelled log."""
 
     def __init__(self, case: _Case, topic: Sequence[_Appended], polls: Sequence[int], seed: str) -> None:
-        self._case, self._rng, self._topic = case, random.Random(seed), topic  # noqa: S311 - a test
+        self._case, self._rng, self._topic = case, type(case.rng)(seed), topic
         self._log: list[tuple[int, bytes]] = []
         self.counts: list[CountsRecord] = []
         self.takeovers = 0
