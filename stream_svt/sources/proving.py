@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from stream_svt.protocol.records import OneRecord, Records
+from stream_svt.proving.streams import RandomSource
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.settings.records import KEY, steps
 from stream_svt.settings.sources import SourceSpec
@@ -26,9 +27,7 @@ from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import decode, encode
 from stream_svt.sources.ticks import TickClock
-
-if TYPE_CHECKING:
-    import random
+from stream_svt.sources.units import KEY_BYTES
 
 PARTITIONS: Final = 3
 EVENTS, OF_UNIT, POLLS = 120, 40, 12
@@ -73,7 +72,7 @@ class _Appended(NamedTuple):
     stamp_ms: int
 
 
-def prove_source(source: SourceSpec, rngs: Iterable[random.Random]) -> SourceSummary:
+def prove_source(source: SourceSpec, rngs: Iterable[RandomSource]) -> SourceSummary:
     """Run the neighbour test of a source of events, a pair for each generator, up to the first counterexample.
 
     Long lists of series and datasets are cut. Avro events are tested as JSON: what decodes them is tested elsewhere.
@@ -100,16 +99,16 @@ def _small(source: SourceSpec) -> SourceSpec:
 class _Case:
     """A pair of topics, and the times at which their counters work."""
 
-    def __init__(self, source: SourceSpec, rng: random.Random) -> None:
+    def __init__(self, source: SourceSpec, rng: RandomSource) -> None:
         self.source, self.rng, self.clock = source, rng, TickClock.of(source)
         self.stamped = rng.random() < 0.5
-        self.begin_ms = self.clock.window_at(_BEGIN) + rng.randrange(source.window)
+        self.begin_ms = self.clock.window_at(_BEGIN) + rng.randrange(0, source.window)
         length = self.clock.closes_after_ms + WINDOWS * source.window
         if self.clock.asks_ticks:
             length = min(length, MOST_TICKS * source.every)
         self.end_ms = self.begin_ms + length + 2 * source.settle + source.every
         self._choices = _choices(source)
-        others = [self._event(f"u{rng.randrange(_UNITS)}") for _ in range(EVENTS)]
+        others = [self._event(f"u{rng.randrange(0, _UNITS)}") for _ in range(EVENTS)]
         self.without = sorted(others, key=lambda one: one.at_ms)
         added = [self._event("x") for _ in range(rng.randrange(1, OF_UNIT))]
         self.with_unit = sorted([*others, *added], key=lambda one: one.at_ms)
@@ -124,7 +123,7 @@ class _Case:
         rng, source = self.rng, self.source
         at_ms = rng.randrange(self.begin_ms - source.window, self.end_ms)
         near = rng.choice((0, 0, 1000, source.every, source.window, source.ahead, source.lateness))
-        time_ms = at_ms + rng.randint(-near, near)
+        time_ms = at_ms + rng.randrange(-near, near + 1)
         stamp_ms = at_ms if self.stamped else rng.choice((at_ms, time_ms, 0, 2**62))
         content = {path: rng.choice(values) for path, values in self._choices.items()}
         if source.time is not None:
@@ -134,7 +133,7 @@ class _Case:
         value = json.dumps(_nested(content)).encode()
         if rng.random() < 0.1:
             value = rng.choice(_MALFORMED)
-        return _Appended(at_ms, rng.randrange(PARTITIONS), key, value, stamp_ms)
+        return _Appended(at_ms, rng.randrange(0, PARTITIONS), key, value, stamp_ms)
 
 
 def _choices(source: SourceSpec) -> dict[str, list[Any]]:
@@ -176,8 +175,8 @@ def _nested(content: dict[str, Any]) -> dict[str, Any]:
 class _Play:
     """The counter of one topic, on a modelled log."""
 
-    def __init__(self, case: _Case, topic: Sequence[_Appended], polls: Sequence[int], seed: str) -> None:
-        self._case, self._rng, self._topic = case, type(case.rng)(seed), topic
+    def __init__(self, case: _Case, topic: Sequence[_Appended], polls: Sequence[int]) -> None:
+        self._case, self._rng, self._topic = case, case.rng, topic
         self._log: list[tuple[int, bytes]] = []
         self.counts: list[CountsRecord] = []
         self.takeovers = 0
@@ -188,11 +187,14 @@ class _Play:
             self._work(counter, now_ms)
 
     def _owner(self) -> Counter:
-        counter = Counter(self._case.source, lambda: self._rng.randbytes(16))
+        counter = Counter(self._case.source, self._key)
         for offset, content in self._log:
             counter.replay(offset, decode(content))
         self.takeovers += bool(self._log)
         return counter
+
+    def _key(self) -> bytes:
+        return bytes(self._rng.randrange(0, 256) for _ in range(KEY_BYTES))
 
     def _held(self, partition: int, now_ms: int) -> list[_Appended]:
         until = bisect_right(self._topic, now_ms, key=lambda one: one.at_ms)
@@ -237,8 +239,7 @@ class _Play:
 def _compare(case: _Case, summary: SourceSummary) -> str | None:
     """Play both topics; return how their counts differ by more than one unit may, None if they do not."""
     topics = (case.without, case.with_unit)
-    seeds = [str(case.rng.random()) for _ in topics]
-    plays = [_Play(case, *each) for each in zip(topics, case.polls, seeds, strict=True)]
+    plays = [_Play(case, *each) for each in zip(topics, case.polls, strict=True)]
     summary.events += sum(map(len, topics))
     summary.takeovers += sum(play.takeovers for play in plays)
     first, second = (play.counts for play in plays)
