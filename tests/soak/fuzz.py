@@ -42,8 +42,10 @@ from stream_svt.protocol.controls import (
     decode_command,
 )
 from stream_svt.protocol.history.audit import Audit
+from stream_svt.protocol.records import Records
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
+from stream_svt.queries import counts
 from stream_svt.queries.avro.columns import RecordSchema, UnusableSchema
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.dataset_index import DatasetIndex
@@ -51,6 +53,7 @@ from stream_svt.queries.fast_json import columns
 from stream_svt.queries.reasons import Reason
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.records import RecordLayout
+from stream_svt.settings.sources import SourceSpec
 from tests.simulation.log import CONTEXT, Entry, finish, holding
 from tests.soak import poison, report
 from tests.soak.stage import Outcome
@@ -88,6 +91,9 @@ monitors:
   - {name: swept, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000],
      threshold: 500, max_runs: off, correction: {annealed: {start: 6, end: 2}}, append: sweep}
 """
+COUNTED = SourceSpec.model_validate(
+    {"name": "counted", "topic": "raw", "unit": "user", "window": "1h", "dataset": "a"}
+)
 MAPPED = RecordLayout(value="payload.count", series="payload.page")
 AVRO = RecordLayout(format="avro", value="n", series="s")
 SCHEMAS = (
@@ -173,6 +179,7 @@ class Fuzzer:
         self.spec = load_spec(SPEC)
         directory = DatasetIndex(["a", "b"], partition=0, partitioning=Partitioning(1, "murmur2"))
         self._decoder = QueryDecoder("t", directory, ["hot", "swept"])
+        self._counts = QueryDecoder("counts", directory, ["hot", "swept"], source=COUNTED)
         self._mapped = QueryDecoder("t", directory, [], MAPPED)
         known = {256 * number: schema for number, schema in enumerate(SCHEMAS)}
         self._avro = QueryDecoder("t", directory, [], AVRO, AtHand(known))
@@ -524,6 +531,23 @@ class Fuzzer:
                 self._complain(f"refused for {batch.rejects}", message)
             if harmless and batch.rejects:
                 self._complain(f"refused for {batch.rejects} although only its values are odd", message)
+            self._count(message)
+
+    def _count(self, message: bytes) -> None:
+        """Decode a stream as a record of counts: of this or another source, measure and clock."""
+        chance = self.chance
+        headers = (
+            ("content-type", poison.ARROW_TYPE),
+            (counts.SOURCE_HEADER, chance.choice((COUNTED.digest, "0" * 16)).encode()),
+            (counts.MEASURE_HEADER, chance.choice((b"units", b"other", b"\xff"))),
+        )
+        record = record_of(self._next, b"a", message, headers[: chance.randint(1, 9)])
+        records = replace(Records.of([record]), by_broker=chance.random() < 0.2)
+        batch = self._hold("counts", message, lambda: self._counts.decode(records))
+        for _, reason in () if batch is None else batch.rejects:
+            self.outcomes[reason] += 1
+            if reason not in REASONS:
+                self._complain(f"a record of counts is refused for {reason}", message)
 
     def alert(self) -> None:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
