@@ -257,6 +257,12 @@ def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
                 where = (*path, "measures", index) if "measures" in source.model_fields_set else path
                 of = f"measure {quote(measure)} of " if measure else ""
                 yield where, f"no monitor tests {of}source {quote(source.name)}"
+        if source.answers is None and source.ahead < source.settle:
+            message = f"is shorter than settle ({fields.duration_text(source.settle)}): on producers' timestamps events"
+            yield (
+                (*path, "ahead"),
+                f"{message} of a window that begins between a tick and its look are dropped",
+            )
         names = {source.dataset_at(_SAMPLE_MS, name) for name in source.dataset_names}
         each = (name for one in config.datasets for name in one.samples(_SAMPLE_MS))
         if missing := [name for name in each if source.covers(name) and name not in names]:

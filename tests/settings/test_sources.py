@@ -268,6 +268,13 @@ def test_a_monitor_of_a_query_topic_matches_no_dataset_of_a_source_in_any_period
         load_spec(changed(("monitors:\n", f"{other}monitors:\n{monitor}")))
 
 
+def test_ahead_is_not_shorter_than_settle_without_advice() -> None:
+    change = ("window: 1h", "window: 1h\n    settle: 30s\n    ahead: 20s")
+    found = [note.message for note in load_spec(changed(change)).notes if note.field.endswith("ahead")]
+    assert [text.partition(":")[0] for text in found] == ["is shorter than settle (30s)"]
+    assert not any(note.field.endswith("ahead") for note in load_spec(WEB).notes)
+
+
 def test_a_window_has_at_most_2_to_the_20_cells() -> None:
     def counted(names: int) -> str:
         listed = "\n".join(f"p{number}" for number in range(names))
