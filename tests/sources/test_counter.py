@@ -177,6 +177,8 @@ def test_records_from_before_the_begin_with_producers_timestamps_count_nothing()
 
 def test_a_source_begins_once():
     drive = Drive()
+    drive.counter.open_windows(T, Lists([(0, drive.source.window_list())], T))
+    assert drive.write() == [], "no window is opened before"
     assert not drive.counter.has_begun
     assert drive.counter.needed_offset is drive.counter.status.tick_ms is None
     drive.counter.begin({}, T, by_broker=True, topic_id=TOPIC)
@@ -332,6 +334,17 @@ def test_what_is_above_a_look_is_left_even_if_it_is_offered():
     drive.write()
     assert drive.asked == [(10, (2, 0)), (20, (3, 0))]
     assert drive.counter.late_records == 1
+
+
+def test_records_stamped_before_a_look_that_did_not_cover_them_are_told_of():
+    drive = Drive().begin({0: (0, 0)})
+    drive.look(T + 15 * SECOND, {0: (0, 1)})
+    drive.fold(records_at(T + 9_999))
+    drive.write()
+    drive.look(T + 25 * SECOND, {0: (0, 4)})
+    drive.fold(records_at(T + 9_999, T + 10_000, T + 1, first=1))
+    assert drive.counter.late_records == 2
+    assert drive.fates == {Fate.COUNTED: 4}, "the window is not closed"
 
 
 def test_a_stamp_more_than_ten_minutes_after_its_look_is_dropped_with_the_settle_that_the_look_had():
@@ -647,6 +660,18 @@ def test_before_each_look_the_registry_is_asked_again_for_schemas_that_it_lacked
     for number in range(1, 3):
         drive.look(T + (5 + 10 * number) * SECOND, {0: (0, 0)})
         assert len(asked) == number
+
+
+def test_what_can_be_read_when_a_source_parks_may_be_lost_until_that_is_accepted():
+    drive = Drive(source_of(ask="tick")).begin({0: (0, 0), 1: (0, 0)})
+    drive.look(T + 15 * SECOND, {0: (0, 0), 1: (0, 3)})
+    drive.counter.park(Park.COMPACTED)
+    drive.write()
+    drive.counter.accept_loss(T + 30 * SECOND, {0: (0, 0), 1: (1, 3)}, TOPIC)
+    drive.write()
+    assert not drive.counter.state.queue
+    assert drive.counter.state.offsets == {0: 0, 1: 3}
+    assert not drive.asked
 
 
 def test_only_a_parked_source_has_a_loss_to_accept():

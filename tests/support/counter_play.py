@@ -243,7 +243,7 @@ def query_of(record: CountsRecord) -> Query:
     return _query(record.dataset, record.headers, record.timestamp_ms, record.content)
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=2_000)
 def _query(dataset: str, headers: tuple[tuple[str, bytes], ...], timestamp_ms: int, content: bytes) -> Query:
     with pa.ipc.open_stream(content) as reader:
         table = reader.read_all().to_pydict()
