@@ -23,6 +23,7 @@ from docs.generator import (
 from docs.generator.markdown import fence, filled
 from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain
+from stream_svt.planning.sources import explain_sources
 from stream_svt.settings.application import load_spec
 
 DOCS: Final = Path(__file__).parent.parent
@@ -35,8 +36,10 @@ def _tutorial_words() -> str:
     """Return some lines of what `stream-svt check` prints about the tutorial's configuration."""
     text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     [found] = re.findall(r"```yaml\n(# monitors\.yaml\n.*?)```", text, re.DOTALL)
-    lines = explain(load_spec(found))
-    return fence("text", "\n".join(one for one in lines if not one.startswith(("  Mutes", "  Begins"))))
+    spec = load_spec(found)
+    lines = [*explain_sources(spec), "", *explain(spec)]
+    hidden = ("  Counts", "  Assumes", "  Writes", "  Takes", "  Mutes", "  Begins")
+    return fence("text", "\n".join(one for one in lines if not one.startswith(hidden)))
 
 
 BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {

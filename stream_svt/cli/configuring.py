@@ -85,7 +85,7 @@ def check(
     if not counter:
         findings = check_offline(config)
         _print(findings)
-        for lines in (explain(config.current), explain_sources(config.current)):
+        for lines in (explain_sources(config.current), explain(config.current)):
             for line in ["", *lines] if lines else ():
                 say(line)
         say("")

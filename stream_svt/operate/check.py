@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from math import ceil
 from typing import Final
@@ -48,13 +48,13 @@ from stream_svt.operate.findings import CheckContext, Finding, behind, differenc
 from stream_svt.operate.lint import OTHER_PARTITIONER, Sample, sample
 from stream_svt.operate.permissions import Tried, try_counter_permissions, try_permissions
 from stream_svt.operate.source_topics import COUNTS_KEPT_MS, source_advice
-from stream_svt.planning.budget import reported_margin
+from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.settings.fields import Retry
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.wording import counted, named
+from stream_svt.wording import SHOWN, counted, listed, named
 from stream_svt.worker.config_versions import changes, declared_in
 from stream_svt.worker.ports import sealing_of
 
@@ -64,6 +64,8 @@ UNTRIED: Final = "not tried"
 _BROKER_LIMIT: Final = 1_048_588
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
+_FAR: Final = 3
+"""Times the threshold: a monitor that surely reports only higher values than that is noted."""
 _SAMPLE: Final = 200
 """Newest records of a query topic whose partitions are compared."""
 
@@ -81,6 +83,7 @@ def check_offline(config: Config) -> list[Finding]:
         ok("memory", takes),
         *(note("configuration", str(one)) for one in config.notes),
         *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
+        *_far_above(spec.monitors),
     ]
     if not config.sealing.master_keys:
         message = (
@@ -107,6 +110,31 @@ def _unreachable(monitor: MonitorSpec) -> str:
         f"values are clamped to {float(high):,g}, and a value of {float(needed):,g} is reported half of the time only: "
         "an alert is unlikely. Raise the upper bound or epsilon, or lower the threshold or the cutoff"
     )
+
+
+def _far_above(monitors: Iterable[MonitorSpec]) -> Iterator[Finding]:
+    """Yield that monitors of values from 0 on find only those far above their threshold, and what helps."""
+    alike: dict[str, list[str]] = {}
+    for one in monitors:
+        margin = reported_margin(one, SURE)
+        if one.bounds[0] < 0 or not 0 < _FAR * one.threshold < one.threshold + margin:
+            continue
+        key = "sensitivity" if one.source is None else "at_most of its source's measures"
+        remedies = {
+            f"a higher epsilon (twice as much halves the {float(margin):,.6g} between them)": True,
+            f"a lower {key} (now {float(one.sensitivity):g})": one.sensitivity > 1,
+            "a longer window, with a threshold that is as many times higher": one.source is not None,
+            f"a lower cutoff (now {one.cutoff})": one.cutoff > 1,
+        }
+        helps = listed([remedy for remedy, fits in remedies.items() if fits], len(remedies))
+        text = (
+            f"only a value of {float(one.threshold + margin):,g} or more is reported {SURE:.0%} of the time"
+        )
+        alike.setdefault(
+            f"{text}, with a threshold of {float(one.threshold):,g}. What helps, in this order: {helps}", []
+        ).append(one.name)
+    for text, names in alike.items():
+        yield note("monitors.threshold", f"{listed(names, SHOWN)}: {text}")
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:

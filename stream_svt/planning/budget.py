@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
+from typing import Final
+
+import numpy as np
 
 from stream_svt.mechanisms import Exposure, Law, estimates
 from stream_svt.mechanisms.noise import least_integer
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.planning.model import report_chances
+from stream_svt.planning.sources import rows_per_day
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
 from stream_svt.settings.fields import AUTO, MaxRuns, Mute, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.wording import counted
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.wording import SHOWN, counted, listed, named
 
 SURE = 0.95
 """A margin counts as detectable if a single test reports it with at least this probability."""
@@ -71,38 +77,69 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     return min(map(margin, bars, mechanism.branch_laws)) * monitor.granularity
 
 
-def explain(spec: ApplicationSpec) -> list[str]:
-    """Return what each monitor can do with a dataset's budget, as lines of text.
+_Alike = tuple[Kind, int, str, tuple[MonitorSpec, ...], MaxRuns | None]
 
-    Datasets with the same limit, unit and maximum of runs are described once.
+
+def explain(spec: ApplicationSpec) -> list[str]:
+    """Return what the monitors can do with the budgets of their datasets, as lines of text.
+
+    Datasets with the same limit, unit and maximum of runs are described once, and so are monitors of the same datasets:
+    a text that differs names its monitors or datasets.
     """
-    lines: list[str] = []
+    together: dict[tuple[tuple[str, ...], ...], list[tuple[MonitorSpec, list[dict[str, str]]]]] = {}
     for monitor in spec.monitors:
-        groups: dict[tuple[Kind, int, str, tuple[MonitorSpec, ...], MaxRuns | None], list[DatasetSpec]] = {}
+        groups: dict[_Alike, list[DatasetSpec]] = {}
         neighbours = [(one, one.covers) for one in spec.monitors if one is not monitor]
         for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
             others = tuple(one for one, covers in neighbours if covers(dataset.name))
             at_once = monitor.runs_allowed(dataset.terms, 1 + len(others))
             key = (dataset.terms.kind, dataset.terms.limit, dataset.terms.unit, others, at_once)
             groups.setdefault(key, []).append(dataset)
-        for (*_, others, _), datasets in groups.items():
-            endless = datasets[0].terms.pattern in {one.pattern for one in spec.generators}
-            lines += [*_paragraph(monitor, datasets, others, endless), ""]
-    return lines[:-1]
+        names = tuple(tuple(one.name for one in datasets) for datasets in groups.values())
+        parts = [_parts(spec, monitor, datasets, key[3]) for key, datasets in groups.items()]
+        if parts:
+            together.setdefault(names, []).append((monitor, parts))
+    return [line for names, found in together.items() for line in ("", *_paragraph(names, found))][1:]
 
 
 def _paragraph(
-    monitor: MonitorSpec,
-    datasets: list[DatasetSpec],
-    others: Collection[MonitorSpec],
-    endless: bool,
+    names: tuple[tuple[str, ...], ...], found: list[tuple[MonitorSpec, list[dict[str, str]]]]
 ) -> list[str]:
+    """Return what monitors do with the same groups of datasets: each text once, with whom it is about."""
+    where = [one[0] if len(one) == 1 else f"each of {len(one)} datasets ({one[0]}, ..)" for one in names]
+    who = [monitor.name for monitor, _ in found]
+    lines = [f"{named('Monitor', who, SHOWN)} on {' and on '.join(where)}:"]
+    for word in dict.fromkeys(word for _, parts in found for one in parts for word in one):
+        about: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for monitor, parts in found:
+            texts: dict[str, list[str]] = {}
+            for group, one in zip(where, parts, strict=True):
+                if word in one:
+                    texts.setdefault(one[word], []).append(group)
+            for text, groups in texts.items():
+                about.setdefault((text, tuple(groups)), []).append(monitor.name)
+        for (text, groups_of), monitors in about.items():
+            by = listed(monitors, SHOWN) if len(monitors) < len(who) else ""
+            on = f"on {' and on '.join(groups_of)}" if len(groups_of) < len(where) else ""
+            label = " ".join(one for one in (by, on) if one)
+            lines.append(f"  {word:8} {label}{': ' if label else ''}{text}")
+    return lines
+
+
+def _parts(
+    spec: ApplicationSpec, monitor: MonitorSpec, datasets: list[DatasetSpec], others: Collection[MonitorSpec]
+) -> dict[str, str]:
+    """Return what one monitor does with datasets that are alike, by the first word of its line."""
     first = max(datasets, key=lambda dataset: dataset.terms.spent_before)
     left = PaidRuns.left(monitor, first, others)
-    which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
-    parts = {
-        "Protects": _protects(first.terms, len(datasets), endless),
-        "Detects": _detects(monitor),
+    source = None if monitor.source is None else spec.source(monitor.source)
+    parts = {}
+    if source is None or source.answers is not None:  # else the source's own text says it
+        endless = datasets[0].terms.pattern in {one.pattern for one in spec.generators}
+        parts["Protects"] = _protects(first.terms, len(datasets), endless)
+    parts |= {
+        "Detects": " ".join((_detects(monitor), *_when_quiet(monitor, source))),
+        "Adds": _adds(monitor),
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
         "Mutes": _mutes(monitor.mute),
@@ -112,12 +149,11 @@ def _paragraph(
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
-        parts["Carried"] = (
-            f"over: {spent} of the limit was spent before{whose}; the figures are for the rest."
-        )
+        parts["Carries"] = f"{spent} over, spent before{whose}: the figures are for the rest of the limit."
     if others:
-        parts["Shares"] = f"the budget with {', '.join(one.name for one in others)}."
-    return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
+        sharing = (one.name for one in spec.monitors if one is monitor or one in others)
+        parts["Shares"] = f"one budget for each dataset: {', '.join(sharing)}."
+    return parts
 
 
 def _protects(terms: Terms, count: int, endless: bool) -> str:
@@ -137,13 +173,36 @@ def _detects(monitor: MonitorSpec) -> str:
     margins = [reported_margin(monitor, chance) for chance in (SURE, 0.5)]
     sure, half = (f"{float(monitor.threshold + margin):,.12g}" for margin in margins)
     margin = f"{abs(float(margins[0])):,.6g} {'above' if margins[0] >= 0 else 'below'}"
+    return f"a value of {sure} ({margin} the threshold) {when} {SURE:.0%} of the time, one of {half} half of the time."
+
+
+_NEVER: Final = 36_500
+"""Days between two false alerts from which on they are said to be rarer than that."""
+
+
+def _when_quiet(monitor: MonitorSpec, source: SourceSpec | None) -> Iterator[str]:
+    """Yield how often values of half the threshold are reported, for a monitor of counts."""
+    if source is None or source.answers is not None or monitor.threshold <= 0:
+        return
+    quiet, a_day = monitor.threshold / 2, rows_per_day(source) // len(source.measures)
+    alerts = a_day * float(report_chances(monitor, np.array([-float(quiet)])).mean())
+    odds = f"{_rounded(alerts)} false alerts a day"
+    if alerts * _NEVER < 1:
+        odds = f"less than one false alert in {_NEVER // 365} years"
+    elif alerts < 1:
+        odds = f"one false alert in {_rounded(1 / alerts)} days"
+    yield f"If all {a_day:,} values a day were {float(quiet):,.12g}: {odds}."
+
+
+def _rounded(number: float) -> str:
+    return f"{float(f'{number:.3g}'):,.12g}"
+
+
+def _adds(monitor: MonitorSpec) -> str:
     mechanism = monitor.mechanism()
     rates = (mechanism.branches[-1].rate, mechanism.threshold_rate)
     query, threshold = (f"{float(monitor.granularity / rate):.3g}" for rate in rates)
-    return (
-        f"a value of {sure} ({margin} the threshold) {when} {SURE:.0%} of the time, one of "
-        f"{half} half of the time (noise scale: {query} on each test, {threshold} on the threshold)."
-    )
+    return f"noise of scale {query} to each test, {threshold} to the threshold."
 
 
 def _wastes(monitor: MonitorSpec) -> str:

@@ -63,9 +63,12 @@ def _of_answers(spec: ApplicationSpec, source: SourceSpec, answers: AnswersSpec)
 
 
 def _counts(source: SourceSpec) -> str:
+    of_kind: dict[int, list[str]] = {}
+    for one in source.measures:
+        of_kind.setdefault(one.at_most, []).append(one.name)
     what = [
-        f"{one.name} ({'different units' if one.at_most == 1 else f'events, {one.at_most} of a unit at most'})"
-        for one in source.measures
+        f"{listed(names, SHOWN)} ({'different units' if most == 1 else f'events, {most} of a unit at most'})"
+        for most, names in of_kind.items()
     ]
     of = f" of {len(source.series_names)} series" if source.series else ""
     cells = counted(source.window_list().cells, "count")
@@ -86,7 +89,8 @@ def _protects(spec: ApplicationSpec, source: SourceSpec) -> str:
     limits = " or ".join(f"{kind.measure} {as_text(limit, kind)}" for kind, limit in terms)
     text = f"{source.unit_text} in dataset {source.dataset_pattern}: at most {limits or 'its limit'}."
     if source.period_ms:
-        text += " The losses of several periods add up."
+        ten = " or ".join(f"{kind.measure} {as_text(10 * limit, kind)}" for kind, limit in terms)
+        text += f" The losses of several periods add up: {ten or 'ten limits'} in ten."
     if source.dataset_field:
         several = f"with several values of `{source.dataset_field}` is in several datasets"
         text += f" A `{source.unit}` {several}, and their losses add up."

@@ -145,5 +145,5 @@ def test_the_plan_of_a_monitor_of_a_source_says_what_the_source_counts_and_costs
     ended = stream_svt("plan", "-c", tmp_path / "web.yaml", "--monitor", "many-users", *MARGINS)
     assert ended.code == 0
     text = words(ended.out)
-    assert "Source requests on topic web.requests - Counts: visitors (different units)" in text
+    assert "Source requests on topic web.requests - Counts: visitors, errors, slow (different units)" in text
     assert "Protects: all events of one `user` in a day in dataset web-{date}: at most epsilon 2." in text

@@ -21,7 +21,7 @@ from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
 from stream_svt.settings.fields import Named
 from stream_svt.settings.sections import SealingConfig
-from tests.support.sources import WEB
+from tests.support.sources import WEB, changed
 
 YAML = """
 application: shop
@@ -224,6 +224,39 @@ def test_bounds_that_make_an_alert_unlikely_are_noted(below, noted):
     high = monitor.threshold + reported_margin(monitor, 0.5) - below
     report = check_offline(parse_config(YAML.replace("COPIES", "1").replace("[0, 9]", f"[0, {high}]")))
     assert any("an alert is unlikely" in finding.message for finding in report) is noted
+
+
+@pytest.mark.parametrize(
+    ("changes", "noted"),
+    [
+        ([], ""),
+        (
+            [("cutoff: 5, threshold: 50,", "cutoff: 20, threshold: 50,")],
+            "many-errors: only a value of 172 or more",
+        ),
+        (
+            [("threshold: 500,", "threshold: 20,"), ("threshold: 50,", "threshold: 20,")],
+            "many-users, many-errors: only",
+        ),
+        ([("threshold: 50,", "threshold: -50,")], ""),
+        (
+            [
+                ("window: 1h", "window: 1h\n    ask: tick"),
+                ("visitors}", "visitors, of: {events: {at_most: 5}}}"),
+            ],
+            "at_most",
+        ),
+    ],
+)
+def test_monitors_that_find_only_values_far_above_their_threshold_are_noted_once(changes, noted):
+    report = check_offline(parse_config(changed(*changes, text=WEB)))
+    notes = [one.message for one in report if one.subject == "monitors.threshold"]
+    assert len(notes) == bool(noted)
+    assert noted in "".join(notes)
+    assert "sensitivity" not in "".join(notes)
+    for text in notes:
+        order = [text.index(part) for part in ("a higher epsilon", "a longer window", "a lower cutoff")]
+        assert order == sorted(order)
 
 
 def test_each_note_is_made_once():

@@ -10,8 +10,10 @@ import pytest
 from stream_svt.mechanisms.noise import tail
 from stream_svt.planning import PaidRuns, explain, reported_margin
 from stream_svt.planning.budget import LEAST_PAYMENTS, SURE, exhaustion, least_end
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import DatasetSpec
 from tests.support.monitor_forms import spec_of
+from tests.support.sources import WEB, changed
 
 HOT = "topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
 
@@ -153,7 +155,8 @@ def test_all_tests_of_a_run_together_pass_their_bars_by_chance_as_often_as_toler
             ", granularity: 1/4",
             [
                 "a value of 677.5 (177.5 above the threshold)",
-                "one of 662.5 half of the time (noise scale: 12 on each test, 6 on the threshold)",
+                "one of 662.5 half of the time.",
+                "Adds     noise of scale 12 to each test, 6 to the threshold.",
             ],
         ),
     ],
@@ -163,12 +166,66 @@ def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monito
     assert [words for words in sentences if words not in text] == []
 
 
-def test_datasets_alike_are_described_once_and_sharing_is_mentioned():
-    hot = HOT + STREAM
-    text = explain(spec_of(hot, hot, datasets="{names: [a, b, c], limit: 4, unit: one basket}"))
-    assert sum(line.startswith("Monitor") for line in text) == 2
-    assert any("each of 3 datasets (a, ..)" in line for line in text)
-    assert any("Shares   the budget with m1" in line for line in text)
+def test_monitors_and_datasets_alike_are_described_once_and_sharing_is_mentioned():
+    hot, datasets = HOT + STREAM, "{names: [a, b, c], limit: 4, unit: one basket}"
+    head, *lines = explain(spec_of(hot, hot, datasets=datasets))
+    assert head == "Monitors m0, m1 on each of 3 datasets (a, ..):"
+    words = [line.split()[0] for line in lines]
+    assert len(words) == len({*words})
+    assert "  Shares   one budget for each dataset: m0, m1." in lines
+
+
+def test_a_text_that_differs_names_its_monitors_and_datasets():
+    other = (HOT + STREAM).replace("threshold: 500", "threshold: 900")
+    lasting = [
+        f"{{name: {name}, limit: {limit}, unit: one basket}}" for name, limit in {"a": 4, "b": 8}.items()
+    ]
+    text = spec_of(HOT + STREAM, other, HOT + STREAM, datasets="\n  - ".join(lasting))
+    head, *lines = explain(text)
+    assert head == "Monitors m0, m1, m2 on a and on b:"
+    starts = [line.split(maxsplit=1)[1].partition(": ")[0] for line in lines if line.split()[0] == "Detects"]
+    assert starts == ["m0, m2", "m1"]
+    lasts = [line for line in lines if line.startswith("  Lasts")]
+    assert [line[11:16] for line in lasts] == ["on a:", "on b:"]
+    assert [part in line for line, part in zip(lasts, ["up to 4 whole", "up to 8 whole"], strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_monitors_of_other_datasets_are_described_apart():
+    one, other = (f"{HOT}{STREAM}, datasets: [{name}]" for name in "ab")
+    text = explain(spec_of(one, other, datasets="{names: [a, b], limit: 4, unit: one basket}"))
+    assert [line for line in text if line.startswith("Monitor")] == ["Monitor m0 on a:", "Monitor m1 on b:"]
+
+
+NOW_MS = 1_795_910_400_000  # 29 November 2026
+
+
+def quiet(threshold: str) -> str:
+    text = explain(load_spec(changed(("threshold: 500", f"threshold: {threshold}"), text=WEB)).at(NOW_MS))
+    return next(one for one in text if one.startswith("  Detects  many-users")).partition(" If all ")[2]
+
+
+def test_how_often_quiet_counts_are_reported_is_the_sum_over_both_noises():
+    monitor, _ = load_spec(changed(("threshold: 500", "threshold: 50.5"), text=WEB)).monitors
+    mechanism = monitor.mechanism()
+    law, query, bar = mechanism.threshold_law, mechanism.branch_laws[0], mechanism.branches[0].corrections[0]
+
+    def chance(steps: int) -> float:
+        drawn = tail(law.noise, law.rate, steps) - tail(law.noise, law.rate, steps + 1)
+        return drawn * tail(query.noise, query.rate, bar + 26 + steps)
+
+    days = 1 / (120 * sum(map(chance, range(400))))
+    head, _, found = quiet("50.5").partition(" in ")
+    assert head == "120 values a day were 25.25: one false alert"
+    assert float(found.removesuffix(" days.")) == pytest.approx(days, rel=0.05)
+
+
+def test_rare_and_frequent_false_alerts_are_told_and_none_of_a_threshold_without_quiet_values():
+    assert quiet("500") == "120 values a day were 250: less than one false alert in 100 years."
+    assert quiet("-1") == ""
+    assert quiet("4, expected_queries: 9").endswith(" false alerts a day.")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +240,10 @@ def test_the_runs_promised_to_the_monitors_of_a_dataset_can_all_be_paid(limit, t
     text = explain(
         spec_of(HOT + STREAM, HOT + STREAM, datasets=f"{{name: a, limit: {limit}, unit: one basket}}")
     )
-    lasts = [line for line in text if line.startswith("  Lasts")]
-    assert len(lasts) == 2
-    for line in lasts:
-        assert (
-            f"for {together}, if the other monitor begins as many runs (up to {alone} if it begins none)"
-            in line
-        )
+    [line] = [line for line in text if line.startswith("  Lasts")]
+    assert (
+        f"for {together}, if the other monitor begins as many runs (up to {alone} if it begins none)" in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +271,10 @@ def test_of_what_was_carried_over_only_the_rest_lasts():
     terms = whole.datasets[0].terms
     datasets = [DatasetSpec(name, replace(terms, spent_before=n * 5 * 10**8)) for n, name in halves]
     text = "\n".join(explain(replace(whole, datasets=tuple(datasets))))
-    assert "Carried  over: epsilon 1 of the limit was spent before (dataset c, the largest amount);" in text
+    assert (
+        "Carries  on each of 2 datasets (b, ..): epsilon 1 over, spent before (dataset c, the largest amount):"
+        in text
+    )
     assert "for 3 whole runs: 30 alerts in all" in text
     assert "costs at most epsilon 4" in text
 

@@ -189,11 +189,14 @@ monitors: [{name: m, topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0
 
 def test_a_source_is_explained_with_what_it_moves_protects_assumes_writes_and_takes() -> None:
     text = "\n".join(explain_sources(spec().at(NOW_MS)))
-    assert text.startswith("Source requests on topic web.requests:\n  Counts   visitors (different units), ")
+    assert text.startswith(
+        "Source requests on topic web.requests:\n  Counts   visitors, errors, slow (different units) of 5 "
+    )
     for part in (
         "of 5 series, in windows of 1h: 15 counts a window.",
         "one `user` adds 0 to 1 to each count",
-        "all events of one `user` in a day in dataset web-{date}: at most epsilon 2. The losses of several periods",
+        "all events of one `user` in a day in dataset web-{date}: at most epsilon 2. The losses of several",
+        " periods add up: epsilon 20 in ten.",
         "replication within 10s (settle)",
         "producers' timestamps",
         "about 360 rows, ",

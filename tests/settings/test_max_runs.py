@@ -135,5 +135,10 @@ def test_datasets_with_other_horizons_are_described_apart():
         TEXT.replace("MORE", "").replace("name: today, ", "names: [a, b], ").replace("DATASET", "limit: 40")
     )
     text = text.replace("monitors:", "  - {name: c, unit: one basket, limit: 40, horizon: 8h}\nmonitors:")
-    heads = [line for line in explain(load_spec(text)) if line.startswith("Monitor")]
-    assert heads == ["Monitor hot on each of 2 datasets (a, ..):", "Monitor hot on c:"]
+    head, *lines = explain(load_spec(text))
+    assert head == "Monitor hot on each of 2 datasets (a, ..) and on c:"
+    begins = [line for line in lines if line.startswith("  Begins")]
+    assert [line.partition(": at most")[0][11:] for line in begins] == [
+        "on each of 2 datasets (a, ..)",
+        "on c",
+    ]
