@@ -27,6 +27,8 @@ from stream_svt.sources import times
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*")
 _TEXT_TYPES: Final = {str, type(None)}
+_BETWEEN: Final = "\0"
+"""Stands between texts that are encoded together."""
 
 
 class DecimalText(str):
@@ -69,8 +71,10 @@ class Names:
 class Column(ABC):
     """The values at a path, by event."""
 
-    is_integers: bool
-    """Whether no value is of another type; in Avro there may be none."""
+    @property
+    @abstractmethod
+    def is_integers(self) -> bool:
+        """Whether no value is of another type; in Avro there may be none."""
 
     @property
     @abstractmethod
@@ -134,8 +138,15 @@ class ValueColumn(Column):
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = values
-        self._types = {*map(type, values)}
-        self.is_integers = self._types == {int}
+
+    @cached_property
+    def _types(self) -> set[type]:
+        return {*map(type, self._values)}
+
+    @property
+    def is_integers(self) -> bool:
+        """See `Column`."""
+        return self._types == {int}
 
     @cached_property
     def words(self) -> Sequence[str | None]:
@@ -147,16 +158,16 @@ class ValueColumn(Column):
     @property
     def texts(self) -> FieldTexts:
         """See `Column`."""
-        words: Sequence[str] = self.words  # type: ignore[assignment]  # after the next line
-        if None in words:
-            words = [word or "" for word in words]
-        size = np.fromiter(map(len, words), np.int64, len(words))
-        joined = "".join(words)
-        buffer, length = joined.encode(), size
-        if len(buffer) > len(joined):
-            length = np.fromiter((len(word.encode()) for word in words), np.int64, len(words))
-        start = np.cumsum(length) - length
-        return FieldTexts(buffer, start, np.where(size > LONGEST_TEXT, -1, length))
+        words = [word or "" for word in self.words] if self._types != {str} else self._values
+        buffer = _BETWEEN.join(words).encode()
+        ends = np.flatnonzero(np.frombuffer(buffer, np.uint8) == ord(_BETWEEN))
+        if len(ends) != len(words) - 1:  # a text contains the character itself
+            ends = np.cumsum([len(word.encode()) + 1 for word in words])[:-1] - 1
+        start, end = np.append(0, ends + 1), np.append(ends, len(buffer))
+        length = end - start
+        for row in np.flatnonzero(length > LONGEST_TEXT).tolist():
+            length[row] = length[row] if len(words[row]) <= LONGEST_TEXT else -1
+        return FieldTexts(buffer, start, length)
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -217,7 +228,11 @@ class AvroColumn(Column):
     def __init__(self, located: Located, slot: int) -> None:
         self._located, self._slot = located, slot
         self._kinds = {leaf.kind for leaf in located.leaves(slot)}
-        self.is_integers = self._kinds == {LeafKind.INTEGER}
+
+    @property
+    def is_integers(self) -> bool:
+        """See `Column`."""
+        return self._kinds == {LeafKind.INTEGER}
 
     @cached_property
     def texts(self) -> FieldTexts:

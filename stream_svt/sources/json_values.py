@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Raw, Struct, defstruct
 from msgspec.json import Decoder
 
-from stream_svt.columns.byte_buffer import Mask
-from stream_svt.protocol.records import Records
+from stream_svt.columns.byte_buffer import Integers, Mask
+from stream_svt.protocol.records import Records, slices
 from stream_svt.queries.fields import Path
 from stream_svt.queries.json_lines import MAX_NESTING, UNDECODABLE, decode_lines
 from stream_svt.queries.reasons import MAX_BYTES
@@ -28,6 +28,9 @@ from stream_svt.sources.fields import DecimalText
 
 _GROUP: Final = 128
 """Records that are decoded in one call: one that does not fit delays only its group."""
+_FAR: Final = 64
+"""Bytes between records, on average, up to which they are decoded as they stand in their batches."""
+_NEWLINE: Final = ord("\n")
 _LARGE: Final = 1 << 16
 """Bytes of a larger record, of whose objects and arrays none is made: that would take long."""
 _ANYTHING: Final = Decoder(float_hook=DecimalText)
@@ -60,33 +63,33 @@ class JsonValues:
             kind = dict[str, Any]
             self._getters = [partial(_dig, path) for path in paths]
         self._decoder: Decoder[Any] = Decoder(kind, float_hook=DecimalText)
-        self._blank = self._decoder.decode(b"{}")
 
     def read(self, records: Records) -> tuple[list[list[Any]], Mask]:
         """Return the values at each path by record, None where there is none, and a mask of the unreadable records.
 
         Numbers other than integers are `DecimalText`.
         """
-        values: list[bytes] = records.values()  # type: ignore[assignment]  # None is not decoded
         is_plain, is_bad = _plain(records), records.value_length <= 0
-        rows: list[Any] = [self._blank] * len(values)
+        columns: list[list[Any]] = [[None] * len(records) for _ in self._getters]
         alone = np.flatnonzero(~(is_plain | is_bad)).tolist()
-        plain = np.flatnonzero(is_plain).tolist()
-        for first in range(0, len(plain), _GROUP):
-            group = plain[first : first + _GROUP]
-            here = slice(group[0], group[-1] + 1)
-            is_whole = here.stop - here.start == len(group)
-            lines = b"\n".join(values[here] if is_whole else [values[row] for row in group])
+        rows = np.flatnonzero(is_plain)
+        text, start, end = _as_lines(records, rows)
+        for first in range(0, len(rows), _GROUP):
+            group = rows[first : first + _GROUP].tolist()
+            lines = text[start.item(first) : end.item(first + len(group) - 1)]
             if (decoded := decode_lines(lines, len(group), self._decoder)) is None:
                 alone += group
-            elif is_whole:
-                rows[here] = decoded
-            else:
-                for row, one in zip(group, decoded, strict=True):
-                    rows[row] = one
-        columns = [_pulled(get, rows) for get in self._getters]
+                continue
+            is_whole = group[-1] - group[0] < len(group)
+            for get, column in zip(self._getters, columns, strict=True):
+                pulled = _pulled(get, decoded)
+                if is_whole:
+                    column[group[0] : group[-1] + 1] = pulled
+                else:
+                    for row, value in zip(group, pulled, strict=True):
+                        column[row] = value
         for row in alone:
-            found = self._alone(values[row])
+            found = self._alone(records[row].value or b"")
             is_bad[row] = found is None
             for column, value in zip(columns, found or (), strict=found is not None):
                 column[row] = value
@@ -122,6 +125,24 @@ def _plain(records: Records) -> Mask:
         begin = records.value_start.item(row)
         is_plain[row] = _brackets(records.buffer, begin, begin + length.item(row)) <= MAX_NESTING
     return is_plain
+
+
+def _as_lines(records: Records, rows: Integers) -> tuple[bytes, Integers, Integers]:
+    """Return a text in which some records stand with newlines between them, and where each begins and ends."""
+    start, length = records.value_start[rows], records.value_length[rows]
+    end = start + length
+    between = start[1:] - end[:-1]
+    if not len(rows) or int(between.min(initial=1)) < 1 or int(between.sum()) > _FAR * len(rows):
+        end = np.cumsum(length + 1) - 1
+        lines = b"\n".join(slices(records.buffer, start, length))  # type: ignore[arg-type]  # none is null
+        return lines, end - length, end
+    # As they stand in their batches: what is between them becomes newlines.
+    begin = start.item(0)
+    text = np.frombuffer(records.buffer, np.uint8, end.item(-1) - begin, begin).copy()
+    start, end = start - begin, end - begin
+    ends = np.cumsum(between)
+    text[np.repeat(end[:-1] - ends + between, between) + np.arange(ends[-1] if len(ends) else 0)] = _NEWLINE
+    return text.tobytes(), start, end
 
 
 def _brackets(buffer: bytes, start: int = 0, stop: int | None = None) -> int:

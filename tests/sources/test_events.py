@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stream_svt.queries.reasons import MAX_BYTES
 from stream_svt.settings.fields import LAST_MS
 from stream_svt.sources.events import MOST_BYTES, MOST_RECORDS, Fate
+from stream_svt.sources.json_values import JsonValues
 from tests.support.events import MEASURES, TIME, Row, read, reader_of, records_of, rows_of, source
 
 EVENT = {"user": "ann", "page": "/search", "status": 200, "ms": 12, "ts": TIME}
@@ -422,6 +423,12 @@ def test_an_event_in_any_company_is_what_it_is_alone(changes: dict[str, Any], fi
             company = read(reader, [values[row] for row in order], [keys[row] for row in order])
             assert company == [alone[row] for row in order]
     assert {Fate.COUNTED, Fate.EMPTY, Fate.UNREADABLE} <= {*seen}
+
+
+def test_plain_records_decode_in_groups_as_they_stand_in_their_batches(monkeypatch):
+    monkeypatch.setattr(JsonValues, "_alone", None)
+    values = [line(user=f"user-{number}") for number in range(1000)]
+    assert [row.unit for row in read(reader_of(source()), values)] == [f"user-{n}" for n in range(1000)]
 
 
 TWO = b'{"user":"ann","ts":1}\n{"user":"bob","ts":1}'
