@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
+import io
 import json
 import re
 import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import fastavro
 import numpy as np
 from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -29,16 +33,67 @@ from stream_svt.settings.sources import LOG_PARTITIONS
 from stream_svt.worker.config_versions import propose, publish
 
 Integers = NDArray[np.int64]
+Message: TypeAlias = Callable[[int, int], bytes]
+"""Makes an event of a user and a page."""
 
 PARTITIONS = 4
 SOURCE = "events"
 CLOCK = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
 COUNTS = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": str(2**63 - 1)}
 BATCH = 4000
+SCHEMA = {
+    "type": "record",
+    "name": "Request",
+    "fields": [
+        *({"name": name, "type": "string"} for name in ("user", "page")),
+        *({"name": name, "type": "int"} for name in ("status", "ms")),
+    ],
+}
+_SCHEMA = fastavro.parse_schema(SCHEMA)
+_FRAME = b"\0\0\0\0\1"
 _COUNT = (
     "import sys; from stream_svt.cli import main; main(['count', '-c', sys.argv[1], '--port', sys.argv[2]])"
 )
 _COUNTED = re.compile(rb'^stream_svt_counter_events_total\{[^}]*fate="counted"[^}]*\} (\S+)$', re.MULTILINE)
+
+
+def json_message(user: int, page: int) -> bytes:
+    """Return an event of 60 bytes."""
+    return b'{"user":"u%06d","page":"/page/%05d","status":200,"ms":%d}' % (user, page, 10 + user % 90)
+
+
+def avro_message(user: int, page: int) -> bytes:
+    """Return the same event in Avro, framed as Confluent's serializers do."""
+    content = io.BytesIO(_FRAME)
+    content.seek(len(_FRAME))
+    event = {"user": f"u{user:06}", "page": page_name(page), "status": 200, "ms": 10 + user % 90}
+    fastavro.schemaless_writer(content, _SCHEMA, event)
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def registry() -> Iterator[str]:
+    """Serve the schema of `avro_message`; yields the address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"schema": json.dumps(SCHEMA)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Log nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 @dataclass(frozen=True)
@@ -60,26 +115,21 @@ class Events:
         pairs = np.unique(self.user * self.pages + self.page)
         return np.bincount(pairs % self.pages, minlength=self.pages)
 
-    def encoded(self, producer: AIOKafkaProducer) -> list[BatchBuilder]:
+    def encoded(self, producer: AIOKafkaProducer, message: Message = json_message) -> list[BatchBuilder]:
         """Return them as batches, ready to be sent."""
         batches = []
         for first in range(0, len(self.user), BATCH):
             batch, some = producer.create_batch(), slice(first, first + BATCH)
             for user, page in zip(self.user[some].tolist(), self.page[some].tolist(), strict=True):
-                text = b'{"user":"u%06d","page":"/page/%05d","status":200,"ms":%d}' % (
-                    user,
-                    page,
-                    10 + user % 90,
-                )
-                assert batch.append(key=None, value=text, timestamp=None) is not None
+                assert batch.append(key=None, value=message(user, page), timestamp=None) is not None
             batch.close()
             batches.append(batch)
         return batches
 
-    async def write(self, servers: str, topic: str) -> None:
+    async def write(self, servers: str, topic: str, message: Message = json_message) -> None:
         """Write them to the partitions in turn."""
         async with producing(servers) as producer:
-            await send(producer, topic, self.encoded(producer))
+            await send(producer, topic, self.encoded(producer, message))
 
 
 @contextlib.asynccontextmanager
@@ -125,6 +175,7 @@ class Application:
     pages: int
     source: Mapping[str, Any]
     monitors: Sequence[Mapping[str, Any]] = ({},)
+    registry: str = ""
     name: str = field(default_factory=lambda: f"bench-{secrets.token_hex(4)}")
 
     def create(self) -> None:
@@ -164,6 +215,8 @@ class Application:
             "datasets": [{"names": ["web"], "limit": {"epsilon": 1000}}],
             "monitors": [usual | dict(monitor) for monitor in self.monitors],
         }
+        if self.registry:
+            content["schema_registry"] = {"url": self.registry}
         return json.dumps(content)
 
     def counter(self) -> contextlib.AbstractContextManager[Worker]:

@@ -57,7 +57,11 @@ TINY = {
     ),
     "sources.events": (
         "--events 400000 --pages 100 --repetitions 1 --look-every 5",
-        "events_vs_getmany events_cpu_vs_getmany million_events",
+        " ".join(
+            f"{prefix}{name}"
+            for prefix in ("", "avro_")
+            for name in ("events_vs_getmany", "events_cpu_vs_getmany", "million_events")
+        ),
     ),
     "sources.outage": ("--rate 40000 --seconds 8 --pages 100 --look-every 5", "catch_up_vs_live"),
     "sources.close": ("--pairs 50000 --pages 100 --repetitions 1", "close_seconds"),
