@@ -60,7 +60,7 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-@common.command("demo --duration 20", "demo --queries --feed-only -c monitors.yaml --pace 5")
+@common.command("demo --duration 20", "demo --feed-only -c monitors.yaml")
 @common.seconds_option("--duration", None, "Stop sending after this time.", least=1)
 @common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
 @common.flag(
@@ -70,9 +70,9 @@ def app() -> None:
 @common.config_option(required=False)
 @common.flag(
     "--feed-only",
-    "With --queries: only send them, to the brokers of -c, for a service with the configuration of --show-config.",
+    "Only send, to the brokers of -c, for a service with the configuration of --show-config.",
 )
-@common.seconds_option("--pace", 2, "With --feed-only: time between two sets of queries.")
+@common.seconds_option("--pace", 2, "With --queries --feed-only: time between two sets of queries.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -96,14 +96,15 @@ def demo(
         options = {one.name: one.opts[-1] for one in ctx.command.params}
         problem = "cannot be combined with" if feed_only else "needs"
         raise click.UsageError(f"{options[min(misplaced)]} {problem} --feed-only.")
-    if feed_only and not queries:
-        raise click.UsageError("--feed-only needs --queries.")
+    if "pace" in given and not queries:
+        raise click.UsageError("--pace needs --queries: the window of the source is the pace of raw events.")
     if feed_only:
-        from stream_svt.demo.session import feed
+        from stream_svt.demo.session import feed, feed_events
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        asyncio.run(feed(common.load(path), pace, duration))
+        config = common.load(path)
+        asyncio.run(feed(config, pace, duration) if queries else feed_events(config, duration))
     elif show_config:
         from stream_svt.demo.scenario import EVENTS, QUERIES, Setting
 

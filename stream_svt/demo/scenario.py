@@ -55,6 +55,9 @@ DIGITS = 5
 BATCH = 4000
 """Records of a batch: at most 420 kB."""
 SERIES = "item-%d"
+ITEMS = tuple(SERIES % item for item in range(1, LAST_ITEM + 1))
+UNIT = "basket"
+"""The field of raw events that names the privacy unit."""
 
 APPEND = "hot-items-append"
 ADAPTIVE = "hot-items-adaptive"
@@ -116,9 +119,14 @@ def windows(baskets: Baskets, begin_ms: int) -> Iterator[tuple[Checkpoint, NDArr
         yield named, counts_of(baskets, point)
 
 
-def sold_ms(line: int, begin_ms: int) -> int:
+def sold_ms(line: int, begin_ms: int, window_ms: int = WINDOW_MS) -> int:
     """Return the time of the events of a line. The first window begins at a moment, and a week is whole windows."""
-    return begin_ms + line * WINDOW_MS // WINDOW_LINES
+    return begin_ms + line * window_ms // WINDOW_LINES
+
+
+def lines_sold(until_ms: int, begin_ms: int, window_ms: int = WINDOW_MS) -> int:
+    """Return the number of lines whose events are due at a moment."""
+    return max(until_ms - begin_ms, 0) * WINDOW_LINES // window_ms
 
 
 def counts_of(baskets: Baskets, point: Checkpoint) -> NDArray[np.int64]:
@@ -147,11 +155,13 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
     return [record.encode("ascii") for record in [*records, json.dumps({"set": name, "closed": True})]]
 
 
-def events_of(baskets: Baskets, first: int, end: int, begin_ms: int) -> list[bytes]:
+def events_of(
+    baskets: Baskets, first: int, end: int, begin_ms: int, window_ms: int = WINDOW_MS
+) -> list[bytes]:
     """Return the events of the lines ``first`` to ``end - 1``, where the first window begins at a moment."""
     events = []
     for line in range(first, end):
-        rest = f'"week":{line // WEEK_LINES + 1},"ts":{sold_ms(line, begin_ms)}}}'
+        rest = f'"week":{line // WEEK_LINES + 1},"ts":{sold_ms(line, begin_ms, window_ms)}}}'
         items = baskets.items[baskets.start[line] : baskets.start[line + 1]].tolist()
         events += [f'{{"basket":{line},"item":"{SERIES % item}",{rest}'.encode() for item in items]
     return events
@@ -216,7 +226,7 @@ EVENTS = DemoInput(
 sources:
   - name: baskets
     topic: $application.events
-    unit: basket
+    unit: {UNIT}
     series: {{field: item, file: "$items_file"}} # the public price list: seq -f item-%g {LAST_ITEM}
     dataset: {{pattern: "retail-week-{{name}}", field: week, names: [1, 2, 3, 4, 5, 6]}}
     time: {{field: ts, in: ms}}

@@ -1,6 +1,6 @@
 """One demo from start to end: broker, topics, service, events or queries, screen, summary. Nothing is left running.
 
-`feed` sends only the queries, to a service that runs elsewhere.
+`feed_events` and `feed` only send, to a service that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
     APPEND,
     EVENTS,
+    ITEMS,
     LAST_ITEM,
     LATENESS_MS,
     LIMITS,
     LINES,
     QUERIES,
-    SERIES,
+    UNIT,
     WINDOW_LINES,
     WINDOW_MS,
     Baskets,
     DemoInput,
     Setting,
+    checkpoints,
     events_of,
+    lines_sold,
     load_baskets,
     records_of,
     running_counts,
@@ -54,7 +57,7 @@ from stream_svt.demo.scenario import (
     windows,
 )
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
-from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, explain, started
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, explain, partition_counts, started
 from stream_svt.kafka.embedded import EmbeddedKafka, free_ports
 from stream_svt.monitor.released import decode
 from stream_svt.operate.check import create_missing
@@ -115,7 +118,7 @@ async def _demo(duration: float | None, broker: str | None, console: Console, fo
         )
         setting.key_file.touch(0o600)
         setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-        setting.items_file.write_text("".join(f"{SERIES % item}\n" for item in range(1, LAST_ITEM + 1)))
+        setting.items_file.write_text("".join(f"{item}\n" for item in ITEMS))
         config, log = directory / "monitors.yaml", directory / "service.log"
         config.write_text(setting.yaml(), encoding="utf-8")
         cluster = Cluster({"bootstrap_servers": setting.bootstrap})
@@ -290,7 +293,7 @@ class Session:
         """Send the events of the next lines up to now, of a window whose lines end at ``end``."""
         await asyncio.sleep(SLICE_SECONDS)
         board, begin_ms = self.board, self.board.begin_ms
-        line = min(max(_now_ms() - begin_ms, 0) * WINDOW_LINES // WINDOW_MS, end)
+        line = min(lines_sold(_now_ms(), begin_ms), end)
         events = events_of(baskets, board.line, line, begin_ms)
         await send(client, topic, line % self.setting.partitions, None, events)
         board.line, board.events = line, board.events + len(events)
@@ -321,6 +324,41 @@ async def delete_topics(setting: Setting) -> None:
     with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
         async with asyncio.timeout(DELETE_SECONDS), started(admin, "deleting the demo's topics"):
             await admin.delete_topics([setting.topic(name) for name in names.split()])
+
+
+async def feed_events(config: Config, duration: float | None) -> None:
+    """Send the demo's raw events to the brokers of a service's configuration until they end or a signal comes.
+
+    Each window of the source plays `WINDOW_LINES` lines, the first one from its begin on; none begins after
+    ``duration``, and a line is printed for each.
+    """
+    sources = [one for one in config.spec.sources if (one.unit, one.series_names) == (UNIT, ITEMS)]
+    if len(sources) != 1 or not LIMITS.keys() <= {dataset.name for dataset in config.spec.datasets}:
+        message = "the demo's raw events fit only the source and datasets of 'stream-svt demo --show-config'"
+        raise ConfigError([Problem(0, "sources", message)], config.source)
+    [source], cluster = sources, config.cluster()
+    await require(config, cluster, sources=True)
+    partitions = (await partition_counts(cluster, f"looking at topic {source.topic!r}"))[source.topic]
+    window_ms, baskets, line, events_sent = source.window, load_baskets(), 0, 0
+    stopped, began = asyncio.Event(), time.monotonic()
+    on_signals(stopped.set)
+    begin_ms = (_now_ms() // window_ms + 1) * window_ms
+    async with sender(cluster.arguments, source.topic) as client:
+        for point in checkpoints(WINDOW_LINES):
+            while line < point.end and not stopped.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), SLICE_SECONDS)
+                due = min(lines_sold(_now_ms(), begin_ms, window_ms), point.end)
+                events = events_of(baskets, line, due, begin_ms, window_ms)
+                await send(client, source.topic, due % partitions, None, events)
+                line, events_sent = due, events_sent + len(events)
+            if stopped.is_set():
+                break
+            say(
+                f"line {line:,} of {LINES:,}: a window of {point.dataset} is sent, {events_sent:,} events so far"
+            )
+            if duration is not None and time.monotonic() - began >= duration:
+                break
 
 
 async def feed(config: Config, pace: float, duration: float | None) -> None:

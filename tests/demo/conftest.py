@@ -7,8 +7,8 @@ import pytest
 from stream_svt.application.config import Config, parse_config
 from stream_svt.demo.scenario import (
     EVENTS,
+    ITEMS,
     QUERIES,
-    SERIES,
     Baskets,
     DemoInput,
     Setting,
@@ -45,5 +45,5 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def _parsed(tmp_path_factory: pytest.TempPathFactory, form: DemoInput) -> Config:
     directory = tmp_path_factory.mktemp("demo")
     write_secrets(directory, {"sealing.key": "5a" * 32})
-    (directory / "items.txt").write_text("".join(f"{SERIES % item}\n" for item in range(1, 16_471)))
+    (directory / "items.txt").write_text("".join(f"{item}\n" for item in ITEMS))
     return parse_config(Setting(form=form).yaml(), directory=directory)

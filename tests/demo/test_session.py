@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import signal
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +21,8 @@ from rich.live import Live
 from stream_svt.application.config import parse_config
 from stream_svt.demo import scenario, session
 from stream_svt.demo.board import Board
-from stream_svt.demo.scenario import EVENTS, LIMITS, MONITORS, QUERIES, Setting, checkpoints
-from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
+from stream_svt.demo.scenario import EVENTS, LIMITS, MONITORS, QUERIES, Setting, checkpoints, events_of
+from stream_svt.demo.session import Session, feed, feed_events, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.kafka.clients import Cluster, partition_counts
 
@@ -155,7 +157,7 @@ def of_process(pid: int | str, name: str) -> bytes:
     return Path("/proc", str(pid), name).read_bytes()
 
 
-# Queries for a service that runs elsewhere
+# Events and queries for a service that runs elsewhere
 
 OTHER = """
 application: shop
@@ -166,10 +168,36 @@ monitors:
 """
 
 
-async def test_another_configuration_is_refused_before_anything_connects(counted):
+async def test_another_configuration_is_refused_before_anything_connects(counted, parsed):
     for config in (parse_config(OTHER), counted):
         with pytest.raises(ConfigError, match="demo --queries --show-config"):
             await feed(config, 0, None)
+    for config in (parse_config(OTHER), parsed):
+        with pytest.raises(ConfigError, match="stream-svt demo --show-config"):
+            await feed_events(config, None)
+
+
+async def test_raw_events_are_fed_when_they_are_due_and_all_of_a_window_that_has_begun(
+    monkeypatch, counted, baskets, capsys, no_clients
+):
+    sent, partitions = [], []
+
+    async def send(client, topic, partition, key, records):
+        now = time.time() * 1000
+        assert all(json.loads(one)["ts"] <= now for one in records)
+        assert topic == "retail-demo.events"
+        partitions.append(partition)
+        sent.extend(records)
+
+    monkeypatch.setattr(session, "require", AsyncMock())
+    monkeypatch.setattr(session, "partition_counts", AsyncMock(return_value={"retail-demo.events": 3}))
+    monkeypatch.setattr(session, "send", send)
+    await feed_events(counted, 0)
+    assert {*partitions} == {0, 1, 2}
+    first = json.loads(sent[0])["ts"]
+    assert first % 3_000 == 0
+    assert sent == events_of(baskets, 0, 4_900, first)
+    assert capsys.readouterr().out.startswith("line 4,900 of 88,162: a window of retail-week-1 is sent, ")
 
 
 async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(

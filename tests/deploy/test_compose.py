@@ -16,7 +16,7 @@ import yaml
 from compose_spec import PyCompose
 
 from stream_svt.application.config import parse_config
-from stream_svt.demo.scenario import QUERIES, Setting
+from stream_svt.demo.scenario import EVENTS, ITEMS, Setting
 from stream_svt.forward.config import load_forward_config
 from stream_svt.hosting.hosted import STOP_DEADLINE
 from stream_svt.kafka.embedded import KAFKA_VERSION
@@ -98,7 +98,7 @@ def test_a_container_may_write_to_what_it_is_given_to_write_to(name):
 def test_kafka_is_the_version_that_the_tests_start_and_writes_to_writable_mounts_only():
     """The logger and the collector write to LOG_DIR, ``docker/jvm/launch`` to the settings, Java to /tmp."""
     kafka = SERVICES["kafka"]
-    assert kafka["image"] == f"apache/kafka:{KAFKA_VERSION}"
+    assert kafka["image"] == SERVICES["raw-topic"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
     environment = kafka["environment"]
     places = [mount.partition(":")[0] for mount in kafka["tmpfs"]]
     places += [target for _, target, mode in mounts(kafka) if mode == "rw"]
@@ -112,7 +112,7 @@ def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_i
     both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
     assert both == {*WORKERS, "forward"}
-    assert trusted == {"kafka", "apply", "feed", "counter", "prometheus-trusted"}
+    assert trusted == {"kafka", "raw-topic", "apply", "feed", "counter", "prometheus-trusted"}
     assert SERVICES["forward"]["secrets"] == SERVICES["counter"]["secrets"] == []
 
 
@@ -149,7 +149,7 @@ def test_what_is_mounted_exists():
         assert (ROOT / place).exists() if place.startswith(".") else place in COMPOSE["volumes"], place
 
 
-def test_the_image_is_built_once_then_topics_are_made_then_workers_start_then_queries_come():
+def test_the_image_is_built_once_then_topics_are_made_then_workers_start_then_events_come():
     def waits(name: str) -> dict[str, str]:
         return {other: how["condition"] for other, how in SERVICES[name].get("depends_on", {}).items()}
 
@@ -162,9 +162,11 @@ def test_the_image_is_built_once_then_topics_are_made_then_workers_start_then_qu
         assert SERVICES[name]["pull_policy"] == "never"
         assert "apply" in after(name)
     assert waits("apply") == {"kafka": "service_healthy"}
-    for name in (*WORKERS, "counter"):
+    for name in WORKERS:
         assert waits(name) == {"apply": "service_completed_successfully"}
-    assert waits("feed") == dict.fromkeys(WORKERS, "service_healthy")
+    assert waits("counter") == dict.fromkeys(("apply", "raw-topic"), "service_completed_successfully")
+    assert waits("raw-topic") == {"kafka": "service_healthy"}
+    assert waits("feed") == dict.fromkeys((*WORKERS, "counter"), "service_healthy")
     assert "--create-topics" in SERVICES["apply"]["command"]
 
 
@@ -180,12 +182,25 @@ def test_the_monitors_are_the_demos(tmp_path):
     text = MONITORS.read_text()
     assert "/run/secrets/sealing_key" in text
     assert "sealing_key" in SERVICES[WORKERS[0]]["secrets"]
-    config = parse_config(text.replace("/run/secrets", str(tmp_path)))
-    demo = yaml.safe_load(Setting(form=QUERIES).yaml())
+    [items] = [
+        source for source, target, _ in mounts(SERVICES["apply"]) if target == "/etc/stream-svt/items.txt"
+    ]
+    assert (ROOT / items).read_text().splitlines() == [*ITEMS]
+    config = parse_config(
+        text.replace("/run/secrets", str(tmp_path)).replace("/etc/stream-svt/items.txt", str(ROOT / items))
+    )
+    demo = yaml.safe_load(Setting(form=EVENTS).yaml())
     ours = yaml.safe_load(text)
     for dataset in ours["datasets"]:
-        del dataset["horizon"]  # the demo itself goes as fast as the machine does, and has none
-    for part in ("application", "topics", "datasets", "monitors"):
+        del dataset["horizon"]  # the demo's weeks pass too quickly for burn rates
+    [source], [of_demo] = ours["sources"], demo["sources"]
+    assert source.pop("window") == "1m"
+    assert of_demo.pop("window") == "3s"
+    assert source["series"].pop("file") == "/etc/stream-svt/items.txt"
+    assert of_demo["series"].pop("file") == "items.txt"
+    raw = SERVICES["raw-topic"]["command"]
+    assert {f"--topic={source['topic']}", "--config=message.timestamp.type=LogAppendTime"} <= {*raw}
+    for part in ("application", "topics", "sources", "datasets", "monitors"):
         assert ours[part] == demo[part]
     assert config.web.host == "0.0.0.0"  # noqa: S104  of the container
     [server] = config.kafka.bootstrap_servers
