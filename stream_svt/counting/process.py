@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from stream_svt.application.config import Config
+from stream_svt.counting.backoff import Backoff
 from stream_svt.counting.pages import pages_of
 from stream_svt.counting.service import CounterService
 from stream_svt.logs import limit_logs
@@ -23,10 +23,6 @@ from stream_svt.worker.event_loop import collect_rarely, keep_freed_memory
 
 log = logging.getLogger(__name__)
 
-BACKOFF: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds before each start of a counter that has ended."""
-STEADY: Final = 60.0
-"""Seconds of a counter after which the next start is the first one again."""
 END_TIMEOUT: Final = 20.0
 """Seconds that a counter has to end."""
 
@@ -71,9 +67,8 @@ def beside(options: Sequence[str], file: Path) -> Iterator[None]:
     running: list[subprocess.Popen[bytes]] = []
 
     def keep() -> None:
-        tries = 0
+        backoff = Backoff(1, 2, 5, 10, 30, 60)
         while not ending.is_set():
-            began = time.monotonic()
             command = [sys.executable, "-m", "stream_svt", "count", "--until-input-ends", *options]
             # Ctrl-C reaches this process, which then ends the counter.
             process = subprocess.Popen(
@@ -84,11 +79,9 @@ def beside(options: Sequence[str], file: Path) -> Iterator[None]:
             running.remove(process)
             if ending.is_set():
                 return
-            tries = 0 if time.monotonic() - began > STEADY else tries
-            seconds = BACKOFF[min(tries, len(BACKOFF) - 1)]
+            seconds = backoff.next()
             own_log.error("event=counter_ended exit_code=%d again_after=%.0f", code, seconds)
             ending.wait(seconds)
-            tries += 1
 
     thread = threading.Thread(target=keep, name="counter", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
-"""Reads a raw topic: the ends of its partitions for looks, and the committed records between two offsets.
+"""Reads a raw topic: the ends of its partitions for looks, and the committed records from an offset on.
 
 Nothing here decides about an event. Whole batches are read as columns, as workers read query topics, and every record
-below an offset is returned once its transaction has ended. A batch with a right checksum that cannot be unpacked is
+is returned once its transaction has ended. A batch with a right checksum that cannot be unpacked is
 left out whole: it is one producer's.
 """
 
@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
 from aiokafka import TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CorruptRecordException, OffsetOutOfRangeError
@@ -48,20 +46,6 @@ class Piece(NamedTuple):
     next_offset: int
 
 
-@dataclass(slots=True)
-class _Reading:
-    """A partition: the offset up to which records were returned, and what was taken from the consumer beyond."""
-
-    next: int
-    unread: Droppable
-    left: Records = field(default_factory=lambda: Records.of(()))
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there may be records that the consumer need not be asked for."""
-        return bool(len(self.left) or self.unread)
-
-
 class RawTopic:
     """A raw topic of a source; with ``text``, keys and values contain no zero byte.
 
@@ -74,11 +58,14 @@ class RawTopic:
         self._clients = AsyncExitStack()
         self._looker: Any = None
         self._reader: Any = None
-        self._readings: dict[int, _Reading] = {}
+        self._unread: dict[int, Droppable] = {}
+        """What was taken from the consumer; up to their positions all records were returned."""
 
     async def close(self) -> None:
-        """Close all clients."""
+        """Close all clients; the next call opens them again."""
         await self._clients.aclose()
+        self._looker = self._reader = None
+        self._unread.clear()
 
     # -- looks
 
@@ -128,43 +115,43 @@ class RawTopic:
 
     # -- reading
 
-    async def read(self, ranges: Mapping[int, tuple[int, int]], seconds: float) -> list[Piece]:
-        """Return next records of partitions, from the first offset of a range and below the second.
+    async def read(self, begins: Mapping[int, int], seconds: float) -> list[Piece]:
+        """Return next records of partitions, from these offsets on.
 
-        Waits up to ``seconds`` for the first ones. A range without committed records gives a piece without records.
+        Waits up to ``seconds`` for the first ones. Offsets without committed records give a piece without records.
 
         Raises:
-            RecordsLost: Records of a range were deleted.
+            RecordsLost: Records from there on were deleted.
             RecordsUnreadable: A batch is damaged.
             BrokerError: The brokers refused, or cannot be reached.
         """
         doing = f"reading raw topic {self.topic!r}"
         if self._reader is None:
-            size = max(1 << 20, min(kafka.QUERY_FETCH, FETCHED // len(ranges)))
+            size = max(1 << 20, min(kafka.QUERY_FETCH, FETCHED // len(begins)))
             client = self._cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS, fetch_bytes=size)
             self._reader = await self._clients.enter_async_context(kafka.started(client, doing))
         if aiokafka_fixes.has_failed(self._reader):
             raise BrokerUnavailable(f"{doing}: the client's fetch loop ended")
         async with kafka.deadline(seconds + kafka.CALL_DEADLINE, doing):
-            self._position(ranges)
-            if idle := [n for n in ranges if not self._readings[n].has_more]:
-                await self._take(idle, seconds if len(idle) == len(ranges) else 0)
-            pieces = [await self._piece(n, end) for n, (_, end) in ranges.items()]
+            self._position(begins)
+            if idle := [n for n in begins if not self._unread[n]]:
+                await self._take(idle, seconds if len(idle) == len(begins) else 0)
+            pieces = [await self._piece(n) for n in begins]
         return [piece for piece in pieces if piece is not None]
 
-    def _position(self, ranges: Mapping[int, tuple[int, int]]) -> None:
-        """Move the consumer to the begins of ranges, unless it is there, and pause it elsewhere."""
-        known = {n: one.next for n, one in self._readings.items()}
-        moved = {n: begin for n, (begin, _) in ranges.items() if known.get(n) != begin}
+    def _position(self, begins: Mapping[int, int]) -> None:
+        """Move the consumer to these offsets, unless it is there, and pause it elsewhere."""
+        known = {n: one.position for n, one in self._unread.items()}
+        moved = {n: begin for n, begin in begins.items() if known.get(n) != begin}
         if not moved.keys() <= known.keys():
             moved = known | moved
             # No await from here to the last seek: the consumer would look up an offset for a partition without one.
             self._reader.assign([self._place(n) for n in moved])
         for n, begin in moved.items():
-            self._readings[n] = _Reading(begin, Droppable(begin, text=self._text))
+            self._unread[n] = Droppable(begin, text=self._text)
             self._reader.seek(self._place(n), begin)
-        for n in self._readings:
-            (self._reader.resume if n in ranges else self._reader.pause)(self._place(n))
+        for n in self._unread:
+            (self._reader.resume if n in begins else self._reader.pause)(self._place(n))
 
     async def _take(self, partitions: Sequence[int], seconds: float) -> None:
         """Take batches from the consumer, of partitions of which all records were returned."""
@@ -172,40 +159,28 @@ class RawTopic:
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await aiokafka_fixes.wait_for_records(self._reader, places, seconds, until=never)
         for place in aiokafka_fixes.buffered(self._reader, places):
-            reading, where = (
-                self._readings[place.partition],
-                f"topic {place.topic!r}, partition {place.partition}",
-            )
+            position = self._unread[place.partition].position
+            where = f"topic {place.topic!r}, partition {place.partition}"
             try:
                 batches = await aiokafka_fixes.take(self._reader, place, whole=True, most=BATCHES)
             except OffsetOutOfRangeError as error:
                 raise RecordsLost(f"records of {where} were deleted unread") from error
             except CorruptRecordException as error:
-                why = f"from offset {reading.next} on cannot be read: {why_unreadable(error)}"
+                why = f"from offset {position} on cannot be read: {why_unreadable(error)}"
                 raise RecordsUnreadable(f"records of {where} {why}") from error
-            reading.unread = Droppable(reading.next, text=self._text)
-            reading.unread.add(batches)
+            unread = self._unread[place.partition] = Droppable(position, text=self._text)
+            unread.add(batches)
 
-    async def _piece(self, partition: int, end: int) -> Piece | None:
-        """Return records of a partition below an offset; None if nothing is known about its next offset."""
-        reading = self._readings[partition]
-        records, dropped = reading.left, reading.unread.dropped
-        if not len(records):
-            # In a thread: a batch can decompress to millions of records, and all of them are checked first.
-            records = await asyncio.to_thread(reading.unread.read, PIECE)
-            self.dropped += reading.unread.dropped - dropped
-        cut = int(np.searchsorted(records.offset, end))
-        reading.left = records[cut:]
-        if len(reading.left):
-            following = end
-        elif reading.unread:
-            following = min(reading.unread.position, end)
-        else:
-            following = min(await self._reader.position(self._place(partition)), end)
-        if not cut and following <= reading.next:
-            return None
-        reading.next = following
-        return Piece(partition, records[:cut], following)
+    async def _piece(self, partition: int) -> Piece | None:
+        """Return next records of a partition; None if nothing is known about its next offset."""
+        unread = self._unread[partition]
+        begin, dropped = unread.position, unread.dropped
+        # In a thread: a batch can decompress to millions of records, and all of them are checked first.
+        records = await asyncio.to_thread(unread.read, PIECE)
+        self.dropped += unread.dropped - dropped
+        if not unread:  # behind its last record there may be markers
+            unread.position = await self._reader.position(self._place(partition))
+        return Piece(partition, records, unread.position) if unread.position > begin else None
 
     def _place(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)

@@ -19,8 +19,9 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt.application.config import Config
 from stream_svt.application.topology import require
 from stream_svt.counting.applied import Applied
+from stream_svt.counting.backoff import Backoff
 from stream_svt.counting.event_log import HOMES, EventLog, LogBroken
-from stream_svt.counting.source import SourceLoop, SourceReport, explained
+from stream_svt.counting.source import SourceLoop, explained
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import aiokafka_fixes
 from stream_svt.kafka import clients as kafka
@@ -31,10 +32,6 @@ from stream_svt.worker.shard import describe
 
 log = logging.getLogger(__name__)
 
-BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before each retry to own a partition, or to join the group."""
-STEADY: Final = 60.0
-"""Seconds without an error after which the count of retries begins again."""
 DELETED_EVERY: Final = 60.0
 """Seconds between two deletions of entries that no source needs."""
 WATCH_INTERVAL: Final = 1.0
@@ -65,9 +62,9 @@ class Owner:
         await asyncio.wait([self._task], timeout=STOP_TIMEOUT)
 
     async def _run(self) -> None:
-        tries, service = 0, self._service
+        backoff, service = Backoff(0.5, 1, 2, 5, 10, 30), self._service
         while True:
-            began, event_log = time.monotonic(), service.event_log(self.partition)
+            event_log = service.event_log(self.partition)
             try:
                 await event_log.fence()
                 # Sources of versions that an earlier owner knew are known then.
@@ -79,9 +76,7 @@ class Owner:
                 log.warning("event=log_lost partition=%d error=%r", self.partition, self.lack)
             finally:
                 await event_log.close()
-            tries = 0 if time.monotonic() - began > STEADY else tries
-            await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
-            tries += 1
+            await asyncio.sleep(backoff.next())
             while not await service.is_member(self.partition):  # noqa: ASYNC110  only brokers know
                 await asyncio.sleep(MEMBER_PAUSE)
 
@@ -145,10 +140,10 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
-    def reports(self) -> list[SourceReport]:
-        """The sources of its partitions, by name."""
+    def loops(self) -> list[SourceLoop]:
+        """The loops of the sources of its partitions, by name."""
         loops = [loop for owner in self.owners.values() for loop in owner.loops.values()]
-        return sorted((loop.report for loop in loops), key=lambda report: report.spec.name)
+        return sorted(loops, key=lambda loop: loop.spec.name)
 
     @property
     def lacks(self) -> list[str]:
@@ -185,7 +180,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
     async def run(self) -> None:
         """Follow the configuration, join the group, and count without end; raises permanent errors of the start."""
         aiokafka_fixes.apply_fixes()
-        tries = 0
+        backoff = Backoff(0.5, 1, 2, 5, 10, 30)
         while True:
             following = asyncio.create_task(self.applied.follow(), name="versions")
             try:
@@ -204,8 +199,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
                 await self._leave()
-            await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
-            tries += 1
+            await asyncio.sleep(backoff.next())
 
     async def _wait_for_sources(self, following: asyncio.Task[None]) -> None:
         """Wait for a version that declares sources; raises the error that ended following."""

@@ -11,9 +11,7 @@ import logging
 import math
 import os
 import time
-from collections import Counter as Counts
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,6 +20,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.application.config import Config
 from stream_svt.counting.applied import Applied
+from stream_svt.counting.backoff import Backoff
 from stream_svt.counting.event_log import EventLog, LogBroken
 from stream_svt.counting.raw import Piece, RawTopic
 from stream_svt.kafka.clients import explain
@@ -32,7 +31,8 @@ from stream_svt.sources.answers import AnswersCounter
 from stream_svt.sources.counter import Counter
 from stream_svt.sources.events import MOST_RECORDS, Fate
 from stream_svt.sources.log import Park
-from stream_svt.sources.looks import SourceCounter, SourceStatus
+from stream_svt.sources.looks import SourceCounter
+from stream_svt.sources.units import KEY_BYTES
 from stream_svt.worker.shard import describe
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,6 @@ READ_WAIT: Final = 0.2
 """Seconds that a read waits for records."""
 FOLDED_WITHIN: Final = 0.1
 """Seconds of work on records after which it is the turn of the clock: looks are on time, also during a backlog."""
-BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before each retry after an error."""
-STEADY: Final = 60.0
-"""Seconds without an error after which the count of retries begins again."""
 CLOCKS_APART_MS: Final = 60_000
 """By how much the brokers' clock and this one may differ while looks are taken."""
 SETTINGS_EVERY: Final = 60.0
@@ -61,59 +57,37 @@ LOOK_PAUSE: Final = 1.0
 """Seconds between two attempts at a look, if the first one failed."""
 CLOCKS_PAUSE: Final = 5.0
 """Seconds between two comparisons of clocks before a source begins or goes on."""
-KEY_BYTES: Final = 16
-"""Bytes of the key of a window's hash."""
-
-
-@dataclass
-class SourceReport:
-    """What pages and metrics show of a source: for the trusted zone.
-
-    Attributes:
-        status: The counter's, None before it has replayed its log.
-        fates: Events by what became of them, since the process began.
-        late: Records stamped before a look that did not cover them.
-        waits: Why nothing is read now, "" if nothing is in the way.
-        clocks_apart_ms: The brokers' clock less this one, at the last look.
-        held_up: For each partition with an open transaction below a look, since when it holds a tick up (monotonic).
-        dropped: Batches that could not be unpacked.
-    """
-
-    spec: SourceSpec
-    status: SourceStatus | None = None
-    fates: Counts[Fate] = field(default_factory=Counts)
-    late: int = 0
-    waits: str = ""
-    clocks_apart_ms: int = 0
-    held_up: dict[int, float] = field(default_factory=dict)
-    dropped: int = 0
-
-    @property
-    def behind_ms(self) -> int:
-        """Time since the oldest tick that is due and not asked, in ms, or 0."""
-        status = self.status
-        if status is None or status.next_tick_ms is None or status.parked:
-            return 0
-        return max(_now_ms() - self.spec.settle - status.next_tick_ms, 0)
 
 
 class SourceLoop:
     """The loop of one source, on the partition of the event log that it belongs to.
 
-    With ``accepts_loss`` a source that is parked at its start goes on.
+    With ``accepts_loss`` a source that is parked at its start goes on. The attributes are for the trusted zone.
+
+    Attributes:
+        spec: The source, as applied last.
+        counter: Its counter, None before it has replayed its log.
+        fates: Events by what became of them, since the process began.
+        late_records: Records stamped before a look that did not cover them.
+        waits: Why nothing is read now, "" if nothing is in the way.
+        clocks_apart_ms: The brokers' clock less this one, at the last look.
+        held_up: For each partition with an open transaction below a look, since when it holds a tick up (monotonic).
     """
 
     def __init__(
         self, spec: SourceSpec, config: Config, applied: Applied, *, accepts_loss: bool = False
     ) -> None:
-        self.report, self._name = SourceReport(spec), spec.name
-        self._cluster, self._config, self._applied = config.cluster(), config, applied
+        self.spec = spec
+        self.counter: SourceCounter | None = None
+        self.fates, self.late_records = dict.fromkeys(Fate, 0), 0
+        self.waits = ""
+        self.clocks_apart_ms = 0
+        self.held_up: dict[int, float] = {}
+        self._config, self._applied = config, applied
         self._accepts_loss = accepts_loss
         self._log: EventLog
-        self._raw: RawTopic
-        self._counter: SourceCounter | None = None
-        self._seen: Mapping[Fate, int] = {}
-        self._late = self._dropped = 0
+        self._raw = RawTopic(config.cluster(), spec.topic, text=spec.format == "json")
+        self._dropped = 0
         self._pieces: dict[int, Piece] = {}
         self._waits: dict[str, str] = {}
         self._logged: dict[object, tuple[object, float]] = {}
@@ -125,50 +99,64 @@ class SourceLoop:
     @property
     def needed_offset(self) -> int | None:
         """Offset of the oldest entry of the log that the source needs; None for none, -1 if that is not known now."""
-        return -1 if self._counter is None else self._counter.needed_offset
+        return -1 if self.counter is None else self.counter.needed_offset
+
+    @property
+    def behind_ms(self) -> int:
+        """Time since the oldest tick that is due and not asked, in ms, or 0."""
+        counter = self.counter
+        if counter is None or not counter.state.has_begun or counter.parked:
+            return 0
+        return max(_now_ms() - self.spec.settle - counter.state.next_tick, 0)
 
     async def run(self, event_log: EventLog) -> None:
         """Count until the log is broken (raises `LogBroken`) or the task is cancelled; other errors are retried."""
-        self._log, tries = event_log, 0
+        self._log, backoff = event_log, Backoff(0.5, 1, 2, 5, 10, 30)
         while True:
-            spec, began = self.report.spec, time.monotonic()
-            self._raw = RawTopic(self._cluster, spec.topic, text=spec.format == "json")
             schemas = SchemaRegistry(self._config.schema_registry, takes_absence=True)
             try:
-                await self._count(self._counter_of(spec, schemas))
+                await self._count(self._counter_of(schemas))
             except LogBroken:
                 raise
             except Exception as error:  # noqa: BLE001  a failing source must not stop others
-                tries = 0 if time.monotonic() - began > STEADY else tries
                 self._wait_for("error", describe(explained(error)))
             finally:
-                self._counter = self.report.status = None
+                self.counter = None
                 self._pieces.clear()
-                self.report.held_up.clear()
+                self.held_up.clear()
                 await self._raw.close()
                 await schemas.close()
-            await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
-            tries += 1
+            await asyncio.sleep(backoff.next())
 
-    def _counter_of(self, spec: SourceSpec, schemas: SchemaRegistry) -> SourceCounter:
-        if spec.answers is not None:
-            return AnswersCounter(spec, schemas, self._applied.declares)
-        return Counter(spec, partial(os.urandom, KEY_BYTES), schemas)
+    def _counter_of(self, schemas: SchemaRegistry) -> SourceCounter:
+        """Return a new counter, which goes on with the numbers of the one before."""
+        counter = (
+            Counter(self.spec, partial(os.urandom, KEY_BYTES), schemas)
+            if self.spec.answers is None
+            else AnswersCounter(self.spec, schemas, self._applied.declares)
+        )
+        counter.fates, counter.late_records = self.fates, self.late_records
+        return counter
 
     async def _count(self, counter: SourceCounter) -> None:
         """Take over what is durable, then look, read and write without end."""
-        await self._log.replay(self._name, counter.replay)
+        name, topic, state = self.spec.name, self.spec.topic, counter.state
+        await self._log.replay(name, counter.replay)
         self._wait_for("error", "")
-        self._counter, self._seen, self._late, self._dropped = counter, dict(counter.fates), 0, 0
+        self.counter = counter
         while not (await self._clocks_agree() and await self._has_begun(counter)):  # noqa: ASYNC110
             await asyncio.sleep(CLOCKS_PAUSE)
+        await self._write(counter)
+        if state.has_begun:
+            due = utc(max(state.next_tick, state.first_answer) + self.spec.settle)
+            log.info("event=source_counts source=%s topic=%s answer_due=%r", name, topic, due)
         while True:
-            spec = self._applied.source(self._name)
-            if spec is not None and spec != counter.source:
+            spec = self._applied.source(name)
+            if spec is not None and spec != self.spec:
                 counter.adopt(spec)
-                self.report.spec = spec
-            behind_ms = counter.source.settle + max(-self.report.clocks_apart_ms, 0)
-            counter.open_windows(self._now(), self._applied.lists(self._name, behind_ms))
+                self.spec = spec
+            behind_ms = self.spec.settle + max(-self.clocks_apart_ms, 0)
+            counter.open_windows(self._now(), self._applied.lists(name, behind_ms))
             await self._look(counter)
             wrote = await self._write(counter)
             read = await self._read(counter)
@@ -180,7 +168,7 @@ class SourceLoop:
     async def _clocks_agree(self) -> bool:
         """Compare the brokers' clock with this one; return whether looks may be taken."""
         self._brokers_ms, self._asked_at = await self._log.brokers_time(), time.monotonic()
-        apart = self.report.clocks_apart_ms = self._brokers_ms - _now_ms()
+        apart = self.clocks_apart_ms = self._brokers_ms - _now_ms()
         if abs(apart) <= CLOCKS_APART_MS:
             return True
         side = "ahead of" if apart > 0 else "behind"
@@ -200,7 +188,7 @@ class SourceLoop:
         if counter.parked and self._accepts_loss:
             spans, topic_id = await self._raw.look()
             counter.accept_loss(self._now(), spans, topic_id)
-            log.warning("event=loss_accepted source=%s reason=%s", self._name, counter.parked)
+            log.warning("event=loss_accepted source=%s reason=%s", self.spec.name, counter.parked)
         self._accepts_loss = False
         if counter.has_begun:
             return True
@@ -217,7 +205,7 @@ class SourceLoop:
             offsets = await self._raw.offsets_at(begins, spans)
             spans = {partition: (offsets[partition], end) for partition, (_, end) in spans.items()}
         counter.begin(spans, self._now(), by_broker=by_broker, topic_id=topic_id)
-        log.info("event=source_begins source=%s by_broker=%s", self._name, by_broker)
+        log.info("event=source_begins source=%s by_broker=%s", self.spec.name, by_broker)
         return True
 
     async def _look(self, counter: SourceCounter) -> None:
@@ -236,8 +224,8 @@ class SourceLoop:
                 return
         counter.look(moment, *await self._raw.look(), by_broker=self._by_broker)
         self._next_look = 0.0
-        missing = ", ".join(map(str, counter.status.missing))
-        lack = f"topic {self.report.spec.topic!r} does not show its partitions {missing} any more"
+        missing = ", ".join(map(str, counter.missing))
+        lack = f"topic {self.spec.topic!r} does not show its partitions {missing} any more"
         self._wait_for("look", lack if missing else "")
 
     # -- steps
@@ -255,14 +243,15 @@ class SourceLoop:
     async def _read(self, counter: SourceCounter) -> bool:
         """Read and fold records as far as the counter wants them; return whether there were any."""
         ranges = counter.ranges()
+        # What lies beyond a look waits here for the next one.
         self._pieces = {
-            n: one for n, one in self._pieces.items() if n in ranges and ranges[n][0] < one.next_offset
+            n: one for n, one in self._pieces.items() if n not in ranges or ranges[n][0] < one.next_offset
         }
-        idle = {n: span for n, span in ranges.items() if n not in self._pieces}
+        idle = {n: at for n, (at, _) in ranges.items() if n not in self._pieces}
         if idle:
             wait = 0 if self._pieces else READ_WAIT
             self._pieces |= {piece.partition: piece for piece in await self._raw.read(idle, wait)}
-        self._note_waits({n: at for n, (at, _) in idle.items() if n not in self._pieces})
+        self._note_waits({n: at for n, at in idle.items() if n not in self._pieces})
         until = time.monotonic() + FOLDED_WITHIN
         self._wait_for("schema", "")
         folded = [await self._fold(counter, self._pieces[n], until) for n in sorted(self._pieces)]
@@ -296,27 +285,23 @@ class SourceLoop:
 
     def _note_waits(self, pending: Mapping[int, int]) -> None:
         """Note since when partitions have no committed record at the offset where they are read next."""
-        now, held_up = time.monotonic(), self.report.held_up
-        self.report.held_up = {n: held_up.get(n, now) for n in pending}
-        for partition, since in self.report.held_up.items():
-            if now - since > HELD_UP and self._is_news(partition):
-                place = f"--topic {self.report.spec.topic} --partition {partition}"
+        now, server = time.monotonic(), self._config.kafka.bootstrap_servers[0]
+        self.held_up = {n: self.held_up.get(n, now) for n in pending}
+        for n, since in self.held_up.items():
+            if now - since > HELD_UP and self._is_news(n):
+                place = f"--topic {self.spec.topic} --partition {n} --start-offset {pending[n]}"
                 log.warning(
                     "event=open_transaction source=%s partition=%d offset=%d seconds=%.0f command=%r",
-                    self._name,
-                    partition,
-                    pending[partition],
-                    now - since,
-                    f"kafka-transactions.sh --bootstrap-server {self._cluster.config.bootstrap_servers[0]} abort "
-                    f"{place} --start-offset {pending[partition]}",
+                    *(self.spec.name, n, pending[n], now - since),
+                    f"kafka-transactions.sh --bootstrap-server {server} abort {place}",
                 )
 
     def _wait_for(self, cause: str, text: str) -> None:
         """Show and log why nothing goes on, for one cause; "" for nothing in the way."""
         self._waits[cause] = text
-        self.report.waits = "; ".join(filter(None, self._waits.values()))
+        self.waits = "; ".join(filter(None, self._waits.values()))
         if text and self._is_news(cause, text):
-            log.warning("event=source_waits source=%s error=%r", self._name, text)
+            log.warning("event=source_waits source=%s error=%r", self.spec.name, text)
 
     def _is_news(self, subject: object, said: object = None) -> bool:
         """Return whether to log what is said about a subject: not the same again within a minute."""
@@ -327,21 +312,14 @@ class SourceLoop:
         return True
 
     def _show(self, counter: SourceCounter) -> None:
-        """Update what pages show, and log a park, and at the start when the next answer is due."""
-        report, status = self.report, counter.status
-        if report.status is None and status.next_tick_ms is not None:
-            due = utc(max(status.next_tick_ms, counter.state.first_answer) + report.spec.settle)
-            log.info(
-                "event=source_counts source=%s topic=%s answer_due=%r", self._name, report.spec.topic, due
-            )
-        report.status = status
-        report.fates.update({fate: count - self._seen[fate] for fate, count in counter.fates.items()})
-        report.late += counter.late_records - self._late
-        report.dropped += self._raw.dropped - self._dropped
-        self._seen, self._late, self._dropped = dict(counter.fates), counter.late_records, self._raw.dropped
-        if (parked := status.parked) and self._is_news("parked", parked):
-            remedy = f"stream-svt count -c FILE --accept-loss {self._name}"
-            named = (self._name, parked, parked.text, remedy)
+        """Keep what the next counter goes on with, and log a park, and batches that were left out."""
+        name, self.late_records = self.spec.name, counter.late_records
+        if self._raw.dropped > self._dropped and self._is_news("dropped"):
+            self._dropped = self._raw.dropped
+            log.warning("event=batches_unreadable source=%s batches=%d", name, self._dropped)
+        if (parked := counter.parked) and self._is_news("parked", parked):
+            remedy = f"stream-svt count -c FILE --accept-loss {name}"
+            named = (name, parked, parked.text, remedy)
             log.critical("event=source_parked source=%s reason=%s error=%r remedy=%r", *named)
 
 

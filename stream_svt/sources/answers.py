@@ -30,8 +30,8 @@ from stream_svt.settings.records import KEY, OFFSET
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import Answer, records_of_answers
 from stream_svt.sources.events import MOST_BYTES, MOST_RECORDS, Fate
-from stream_svt.sources.log import Accepted, Done, Entry, Look, Parked, Read
-from stream_svt.sources.looks import CounterStep, SourceCounter, Spans
+from stream_svt.sources.log import Entry, Look, Read
+from stream_svt.sources.looks import CounterStep, SourceCounter
 
 _FATES: Final = {
     Reason.EMPTY: Fate.EMPTY,
@@ -125,13 +125,10 @@ class AnswersCounter(SourceCounter):
     """The counter of one source of answers.
 
     All answers of a block are passed on, also those of datasets that are not declared: which are declared when they are
-    read depends on the progress of reading. Workers refuse them.
-
-    Args:
-        source: The source, as applied last.
-        schemas: Schemas of Avro records.
-        declares: Returns whether a dataset is declared now, for the fates alone.
+    read depends on the progress of reading. Workers refuse them; ``declares`` tells of them for the fates alone.
     """
+
+    _reader: AnswerReader
 
     def __init__(
         self,
@@ -139,55 +136,38 @@ class AnswersCounter(SourceCounter):
         schemas: EventSchemas | None = None,
         declares: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        super().__init__(source)
-        self._reader, self._declares = AnswerReader(source, schemas), declares
+        super().__init__(source, AnswerReader(source, schemas))
+        self._declares = declares
         self._block, self._ready = _Block(), list[_Block]()
-
-    def begin(self, spans: Spans, now_ms: int, *, by_broker: bool, topic_id: str) -> None:
-        """See `SourceCounter`; whosever timestamps records have, the source begins at the ends."""
-        del by_broker
-        super().begin(spans, now_ms, by_broker=False, topic_id=topic_id)
 
     # -- reading
 
-    def ranges(self) -> dict[int, tuple[int, int]]:
-        """See `SourceCounter`; `fold` takes records of the first of them only."""
-        limit, is_full = self.state.limit, sum(one.records for one in self._ready) >= MAX_ROWS
-        if limit is None or not self.state.serves or is_full or self._is_waiting(Done, Parked, Accepted):
-            return {}
-        return self._unread(limit)
-
-    def lack(self, records: Records) -> tuple[int, str]:
-        """See `SourceCounter`."""
-        return self._reader.lack(records)
-
     def fold(self, partition: int, records: Records, next_offset: int) -> int:
-        """See `SourceCounter`."""
-        ranges, block = self.ranges(), self._block
+        """See `SourceCounter`; records of the first partition of `ranges` are taken only."""
+        ranges = self.ranges()
         if partition != min(ranges, default=None):
             return self._position(partition) or 0
-        at, end = ranges[partition]
-        first, last = np.searchsorted(records.offset, (at, end)).tolist()
-        records, until = records[first:last], min(next_offset, end)
-        count = min(self._reader.at_once(records), MAX_ROWS - block.records) if len(records) else 0
-        if count < len(records):
-            records, until = records[:count], int(records.offset[count])
-        if count:
-            self._take(partition, records)
-        self._at[partition] = max(until, at)
-        if block.records == MAX_ROWS or until >= end:
-            self._ready.append(block)
+        until = super().fold(partition, records, next_offset)
+        if self._block.records == MAX_ROWS or until >= ranges[partition][1]:
+            self._ready.append(self._block)
             self._block = _Block()
-        return self._at[partition]
+        return until
 
-    def _take(self, partition: int, records: Records) -> None:
-        self._block.records += len(records)
+    def _has_room(self, limit: Look) -> bool:
+        del limit
+        return sum(one.records for one in self._ready) < MAX_ROWS
+
+    def _take(self, partition: int, records: Records) -> int:
+        count = min(self._reader.at_once(records), MAX_ROWS - self._block.records)
+        records = records[:count]
+        self._block.records += count
         declares = lru_cache(self._declares)
         for fate, found in self._reader.read(partition, records, self._limit.moment_ms):
             if found is not None:
                 self._block.answers.setdefault(found[0], []).append(found[1])
             is_declared = found is None or declares(found[0])
             self.fates[fate if is_declared else Fate.OTHER_DATASET] += 1
+        return count
 
     # -- writing
 
@@ -205,12 +185,5 @@ class AnswersCounter(SourceCounter):
 
     # -- inside
 
-    def _look_by(self, ms: int) -> int:
-        """Return the last end of a tick: an answer's tick is that of the look that covers it."""
-        return self.state.clock.window_at(ms)
-
     def _discard(self) -> None:
         self._block, self._ready = _Block(), []
-
-    def _forget_absences(self) -> None:
-        self._reader.forget_absences()

@@ -61,20 +61,15 @@ class _Buffer:
 
 
 class Counter(SourceCounter):
-    """The counter of one source of events.
+    """The counter of one source of events; ``draw_key`` returns 16 random bytes, the key of a window's hash."""
 
-    Args:
-        source: The source, as applied last.
-        draw_key: Returns 16 random bytes, the key of a window's hash.
-        schemas: Schemas of Avro records.
-    """
+    _reader: EventReader
 
     def __init__(
         self, source: SourceSpec, draw_key: Callable[[], bytes], schemas: EventSchemas | None = None
     ) -> None:
-        super().__init__(source)
+        super().__init__(source, EventReader(source, schemas))
         self._draw_key, self._schemas = draw_key, schemas
-        self._reader = EventReader(source, schemas)
         self._buffer = _Buffer()
         self._is_cut: set[int] = set()
         self._opened_to = 0
@@ -107,45 +102,28 @@ class Counter(SourceCounter):
 
     # -- reading
 
-    def ranges(self) -> dict[int, tuple[int, int]]:
+    @property
+    def pairs(self) -> int:
         """See `SourceCounter`."""
-        state, limit = self.state, self.state.limit
-        if (
-            limit is None
-            or not state.serves
-            or self._buffer.size >= FULL
-            or self._asking is not None
-            or self._is_waiting(Done, Parked, Accepted)
-            or not self._are_open(limit)
-        ):
-            return {}
-        return self._unread(limit)
+        return self.state.pairs + self._buffer.size
 
-    def lack(self, records: Records) -> tuple[int, str]:
-        """See `SourceCounter`."""
-        return self._reader.lack(records)
+    def _has_room(self, limit: Look) -> bool:
+        # All windows must be open of which there may be a record below the look: its append time is `FAR_AHEAD_MS`
+        # after the look at most, and windows open longer before.
+        are_open = self.state.clock.opens_ms(self.state.next_window) > limit.taken_ms
+        return are_open and self._buffer.size < FULL and self._asking is None
 
-    def fold(self, partition: int, records: Records, next_offset: int) -> int:
-        """See `SourceCounter`."""
-        if partition not in (ranges := self.ranges()):
-            return self._position(partition) or 0
-        at, end = ranges[partition]
-        first, last = np.searchsorted(records.offset, (at, end)).tolist()
-        records, until, is_cut = records[first:last], min(next_offset, end), False
+    def _take(self, partition: int, records: Records) -> int:
         limit, tick = self._limit, self.state.next_tick
-        is_piece = limit.by_broker and limit.moment_ms > tick
-        if is_piece and (cut_at := self._cut_at(records, tick, limit)) is not None:
-            records, until, is_cut = records[:cut_at], int(records.offset[cut_at]), True
+        cut_at = self._cut_at(records, tick, limit) if limit.by_broker and limit.moment_ms > tick else None
+        piece = records[:cut_at]
         room = max(FULL // len(self.source.measures), 1) if len(self.state.windows) < MANY else FEW
-        count = min(self._reader.at_once(records), room) if len(records) else 0
-        if count < len(records):
-            records, until, is_cut = records[:count], int(records.offset[count]), False
+        count = min(self._reader.at_once(piece), room, len(piece))
         if count:
-            self._count(partition, records, limit)
-        self._at[partition] = max(until, at)
-        if is_cut:
+            self._count(partition, piece[:count], limit)
+        if count == cut_at:
             self._is_cut.add(partition)
-        return self._at[partition]
+        return count
 
     # -- writing
 
@@ -176,20 +154,6 @@ class Counter(SourceCounter):
     def _discard(self) -> None:
         self._buffer, self._opened_to = _Buffer(), 0
         self._is_cut.clear()
-
-    def _forget_absences(self) -> None:
-        self._reader.forget_absences()
-
-    @property
-    def _unwritten_pairs(self) -> int:
-        return self._buffer.size
-
-    def _are_open(self, limit: Look) -> bool:
-        """Return whether all windows are open of which there may be a record below a look.
-
-        Its append time is `FAR_AHEAD_MS` after the look at most, and windows open longer before.
-        """
-        return self.state.clock.opens_ms(self.state.next_window) > limit.taken_ms
 
     def _unread(self, limit: Look) -> dict[int, tuple[int, int]]:
         return {one: span for one, span in super()._unread(limit).items() if one not in self._is_cut}

@@ -12,7 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.protocol.records import Records
@@ -20,7 +22,7 @@ from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
 from stream_svt.sources.lists import Lists
-from stream_svt.sources.log import Accepted, Began, Entry, Look, Offsets, Park, Parked, Standing, encode
+from stream_svt.sources.log import Accepted, Began, Done, Entry, Look, Offsets, Park, Parked, Standing, encode
 from stream_svt.sources.state import CounterState
 from stream_svt.sources.ticks import TickClock
 
@@ -31,62 +33,50 @@ MAX_ENTRIES_BYTES: Final = 4_000_000
 """Bytes of a transaction's entries, other than pairs, from which on the next ones wait."""
 
 
+class Reader(Protocol):
+    """Reads the records of a source's topic."""
+
+    def lack(self, records: Records) -> tuple[int, str]:
+        """Return how many records, from the first, can be read, and why the next one cannot yet, if there is one."""
+
+    def forget_absences(self) -> None:
+        """Ask the registry again for schemas that it did not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class CounterStep:
     """What one transaction writes; without ``entries`` nothing is to be written, and `SourceCounter.step` goes on.
 
-    Attributes:
-        entries: Entries of the event log.
-        counts: Records of counts, made when they are taken; they can be taken once.
+    ``counts`` are made when they are taken, and can be taken once.
     """
 
     entries: tuple[Entry, ...] = ()
     counts: Iterable[CountsRecord] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """How a source stands, for the trusted zone; only ``tick_ms`` and ``parked`` may leave it.
-
-    Attributes:
-        tick_ms: Newest tick that was asked, None before the first.
-        next_tick_ms: The next tick to ask, None before the source began.
-        look_ms: Moment of the newest look, None before the first.
-        waiting: Partitions of which records below the first look, or piece, are not read yet.
-        missing: Partitions that the last attempt at a look did not find; no look is taken meanwhile.
-        parked: Why the source is parked, None if it is not.
-        fates: Events by what became of them, since this process began to count.
-        pairs: Pairs in memory.
-        open_windows: Number of windows.
-    """
-
-    tick_ms: int | None
-    next_tick_ms: int | None
-    look_ms: int | None
-    waiting: tuple[int, ...]
-    missing: tuple[int, ...]
-    parked: Park | None
-    fates: Mapping[Fate, int]
-    pairs: int
-    open_windows: int
-
-
 class SourceCounter(ABC):
     """The counter of one source.
 
     After an error, and after a transaction whose outcome is not known, it is of no use any more: its owner makes
-    another one, and replays the log. ``late_records`` counts records that a broker stamped before a look that did not
-    cover them.
+    another one, and replays the log. How it stands is for the trusted zone: only the newest tick that was asked, and
+    why the source is parked, may leave it.
+
+    Attributes:
+        source: The source, as applied last.
+        fates: Events by what became of them.
+        late_records: How many records a broker stamped before a look that did not cover them.
+        missing: Partitions that the last attempt at a look did not find; no look is taken meanwhile.
     """
 
-    def __init__(self, source: SourceSpec) -> None:
+    def __init__(self, source: SourceSpec, reader: Reader) -> None:
         self.source, self.state = source, CounterState(TickClock.of(source))
         self.fates: dict[Fate, int] = dict.fromkeys(Fate, 0)
         self.late_records = 0
+        self.missing: tuple[int, ...] = ()
+        self._reader = reader
         self._queued: list[Entry] = []
         self._flight: tuple[Entry, ...] = ()
         self._at: Offsets = {}
-        self._missing: tuple[int, ...] = ()
 
     def adopt(self, source: SourceSpec) -> None:
         """Go on with the source as applied now: with the same digest, other names, more measures, another `settle`."""
@@ -117,6 +107,11 @@ class SourceCounter(ABC):
         waiting = (entry.reason for entry in (*self._queued, *self._flight) if isinstance(entry, Parked))
         return next(waiting, self.state.parked)
 
+    @property
+    def pairs(self) -> int:
+        """Pairs in memory."""
+        return self.state.pairs
+
     # -- what the clock decides
 
     def reads_back_to(self, now_ms: int) -> int:
@@ -126,17 +121,18 @@ class SourceCounter(ABC):
     def begin(self, spans: Spans, now_ms: int, *, by_broker: bool, topic_id: str) -> None:
         """Begin a source that has no log.
 
+        Without ``by_broker``, and if it passes answers on, it begins at the ends, with the next window.
+
         Args:
             spans: Begin and end of each partition. With ``by_broker`` the begin is the offset of the first record
                 stamped at `reads_back_to` or later, or the end if there is none.
             now_ms: The time, later than the ends were asked for.
-            by_broker: Whether records have brokers' timestamps, and the topic keeps them for long enough. Otherwise the
-                source begins at the ends, with the next window.
+            by_broker: Whether records have brokers' timestamps, and the topic keeps them for long enough.
             topic_id: The topic's id.
         """
         if self.has_begun:
             raise MisuseError(f"source {self.source.name} has begun")
-        clock = self.state.clock
+        clock, by_broker = self.state.clock, by_broker and self.source.answers is None
         first = clock.window_at(now_ms) + (0 if by_broker else clock.window_ms)
         ends = {partition: end for partition, (_, end) in spans.items()}
         offsets = {partition: begin for partition, (begin, _) in spans.items()} if by_broker else dict(ends)
@@ -150,7 +146,9 @@ class SourceCounter(ABC):
         state = self.state
         if not state.has_begun or self.parked or self._is_waiting(Look, Accepted):
             return None
-        moment = self._look_by(now_ms - self.source.settle)
+        # The tick of an answer is that of the look that covers it: all its looks are at the end of one.
+        look_by = state.clock.look_by if self.source.answers is None else state.clock.window_at
+        moment = look_by(now_ms - self.source.settle)
         return moment if moment > state.looked_ms else None
 
     def look(self, moment_ms: int, spans: Spans, topic_id: str, *, by_broker: bool) -> None:
@@ -164,15 +162,15 @@ class SourceCounter(ABC):
             by_broker: Whether the topic has brokers' timestamps by its settings.
         """
         state = self.state
-        self._forget_absences()
-        self._missing = tuple(sorted(state.ends.keys() - spans.keys()))
+        self._reader.forget_absences()
+        self.missing = tuple(sorted(state.ends.keys() - spans.keys()))
         if topic_id != state.topic_id:
             self._queue_park(Park.TOPIC_CREATED_AGAIN, spans, topic_id)
         elif any(end < state.ends.get(partition, 0) for partition, (_, end) in spans.items()):
             self._queue_park(Park.END_FELL, spans, topic_id)
         elif any(begin > at for one, (begin, _) in spans.items() if (at := self._position(one)) is not None):
             self._queue_park(Park.RECORDS_LOST, spans, topic_id)
-        elif not self._missing:
+        elif not self.missing:
             ends = {partition: end for partition, (_, end) in sorted(spans.items())}
             begins = {partition: spans[partition][0] for partition in ends if partition not in state.ends}
             self._queued.append(Look(moment_ms, ends, begins, self.source.settle, by_broker))
@@ -202,15 +200,17 @@ class SourceCounter(ABC):
 
     # -- reading
 
-    @abstractmethod
     def ranges(self) -> dict[int, tuple[int, int]]:
         """Return the partitions to read on, with the next offset and the end up to which they may be read now."""
+        limit = self.state.limit
+        if limit is None or not self.state.serves or self._is_waiting(Done, Parked, Accepted):
+            return {}
+        return self._unread(limit) if self._has_room(limit) else {}
 
-    @abstractmethod
     def lack(self, records: Records) -> tuple[int, str]:
         """Return how many records, from the first, can be folded, and why the next one cannot yet."""
+        return self._reader.lack(records)
 
-    @abstractmethod
     def fold(self, partition: int, records: Records, next_offset: int) -> int:
         """Take records of a partition, as many as may be now; return the offset up to which they are folded.
 
@@ -219,6 +219,16 @@ class SourceCounter(ABC):
             records: Its next committed records, none of which has a `lack`. Those that are folded already are left out.
             next_offset: The offset up to which they are all.
         """
+        if partition not in (ranges := self.ranges()):
+            return self._position(partition) or 0
+        at, end = ranges[partition]
+        first, last = np.searchsorted(records.offset, (at, end)).tolist()
+        records, until = records[first:last], min(next_offset, end)
+        if len(records):
+            count = self._take(partition, records)
+            until = int(records.offset[count]) if count < len(records) else until
+        self._at[partition] = max(until, at)
+        return self._at[partition]
 
     # -- writing
 
@@ -241,23 +251,15 @@ class SourceCounter(ABC):
             self._at = {}
             self._discard()
 
-    @property
-    def status(self) -> SourceStatus:
-        """How the source stands."""
-        state, limit = self.state, self.state.limit
-        return SourceStatus(
-            tick_ms=state.asked,
-            next_tick_ms=state.next_tick if state.has_begun else None,
-            look_ms=state.looked_ms if state.has_begun else None,
-            waiting=tuple(sorted(self._unread(limit))) if limit else (),
-            missing=self._missing,
-            parked=self.parked,
-            fates=self.fates,
-            pairs=state.pairs + self._unwritten_pairs,
-            open_windows=len(state.windows),
-        )
-
     # -- inside
+
+    @abstractmethod
+    def _has_room(self, limit: Look) -> bool:
+        """Return whether more records may be read below a look now."""
+
+    @abstractmethod
+    def _take(self, partition: int, records: Records) -> int:
+        """Take some records, at least one, from the first; return how many."""
 
     @abstractmethod
     def _step(self, limit: Look) -> CounterStep | None:
@@ -266,18 +268,6 @@ class SourceCounter(ABC):
     @abstractmethod
     def _discard(self) -> None:
         """Discard what is read and not durable: an accepted loss took effect."""
-
-    @abstractmethod
-    def _forget_absences(self) -> None:
-        """Ask the registry again for schemas that it did not have."""
-
-    def _look_by(self, ms: int) -> int:
-        """Return the last moment of a look until a moment."""
-        return self.state.clock.look_by(ms)
-
-    @property
-    def _unwritten_pairs(self) -> int:
-        return 0
 
     @property
     def _limit(self) -> Look:

@@ -34,8 +34,8 @@ MONITOR = (
 
 async def begun(scene: Counting) -> CounterService:
     counter = await scene.count()
-    await until(lambda: any(one.spec.name == "hits" and one.status for one in counter.reports))
-    await until(lambda: all(one.status and one.status.look_ms for one in counter.reports))
+    await until(lambda: any(one.spec.name == "hits" for one in counter.loops))
+    await until(lambda: all(one.counter and one.counter.state.looked_ms for one in counter.loops))
     return counter
 
 
@@ -76,7 +76,7 @@ async def test_answers_of_a_topic_with_any_keys_and_partitions_are_passed_on_onc
     await send(200)
     await send(90, "south", hits=None)
     await rows(290)
-    fates = next(one for one in counter.reports if one.spec.name == "hits").fates
+    fates = next(one for one in counter.loops if one.spec.name == "hits").fates
     assert (fates[Fate.COUNTED], fates[Fate.NO_NUMBER]) == (200, 90)
     assert b'fate="no-number",source="hits"} 90' in metrics_of(counter).replace(b'", ', b'",')
     await send(100)

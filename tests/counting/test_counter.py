@@ -11,12 +11,13 @@ from aiokafka import AIOKafkaProducer
 
 from stream_svt.counting import service, source
 from stream_svt.counting.event_log import HOMES, EventLog
-from stream_svt.counting.pages import metrics_of, status_of
+from stream_svt.counting.pages import health_of, metrics_of
 from stream_svt.counting.service import CounterService
-from stream_svt.counting.source import SourceReport
+from stream_svt.counting.source import SourceLoop
 from stream_svt.sources import ticks
 from stream_svt.sources.events import Fate
 from stream_svt.sources.log import Park
+from stream_svt.sources.state import CounterState
 from tests.support import records
 from tests.support.avro import Registry, encode, record
 from tests.support.counting import Counting, ms_of, text_of, window_of
@@ -30,9 +31,13 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def report_of(counter: CounterService) -> SourceReport:
-    [report] = counter.reports
-    return report
+def loop_of(counter: CounterService) -> SourceLoop:
+    [loop] = counter.loops
+    return loop
+
+
+def state_of(counter: CounterService) -> CounterState:
+    return loop_of(counter).counter.state
 
 
 def metric(counter: CounterService, name: str, **labels: str) -> float | None:
@@ -48,7 +53,7 @@ def metric(counter: CounterService, name: str, **labels: str) -> float | None:
 async def counting_is(scene: Counting, *accepts: str) -> CounterService:
     """Start a counter, and wait until its source has begun."""
     counter = await scene.count(*accepts)
-    await until(lambda: counter.reports and report_of(counter).status is not None)
+    await until(lambda: any(one.counter and one.counter.state.oldest is not None for one in counter.loops))
     return counter
 
 
@@ -69,7 +74,7 @@ async def test_raw_events_become_counts_and_counts_become_alerts(scene):
     assert sum(one.value for one in found if (one.series, one.measure) == ("a", "users")) >= 600
     [alert, *_] = await scene.alerted()
     assert (alert.monitor, alert.dataset, alert.series) == ("many", "shop", "a")
-    fates = report_of(counter).fates
+    fates = loop_of(counter).fates
     assert {fate: count for fate, count in fates.items() if count} == {
         Fate.COUNTED: 700,
         Fate.OTHER_SERIES: 1,
@@ -79,12 +84,7 @@ async def test_raw_events_become_counts_and_counts_become_alerts(scene):
     assert metric(counter, "events_total", fate="late") == metric(counter, "late_records_total") == 0
     assert metric(counter, "behind_seconds") < 5
     assert metric(counter, "parked") is None
-    status = status_of(counter)
-    assert (status["ready"], status["partitions"], status["sources"][0]["source"]) == (
-        True,
-        [*range(8)],
-        "web",
-    )
+    assert health_of(counter).text == "ready\n"
     await scene.stop(worker)
 
 
@@ -122,7 +122,7 @@ async def test_a_topic_with_producers_timestamps_is_counted_from_its_end_by_the_
     found = await scene.closed(window_of(sent))
     counts = {one.window: one.value for one in found if (one.measure, one.series) == ("users", "a")}
     assert {window: count for window, count in counts.items() if count} == {text_of(window_of(sent)): 30}
-    fates = report_of(counter).fates
+    fates = loop_of(counter).fates
     assert (fates[Fate.NOT_ASKED] + fates[Fate.LATE], fates[Fate.EARLY]) == (30, 30)
 
 
@@ -136,7 +136,7 @@ async def test_avro_events_wait_for_their_schema(counting):
             value = encode(registry.schemas[1], {"user": f"u{number}", "page": "a"})
             await scene.producer.send(scene.topic, value, partition=0)
         await scene.producer.flush()
-        await until(lambda: "schema 1" in report_of(counter).waits)
+        await until(lambda: "schema 1" in loop_of(counter).waits)
         asked = await scene.answers()
         await asyncio.sleep(1.5)
         assert await scene.answers() == asked
@@ -178,11 +178,10 @@ async def test_an_open_transaction_holds_its_tick_up_and_then_counts_by_its_appe
     await producer.send_and_wait(scene.topic, event("slow"), partition=1)
     await scene.visit(9)
     await until(lambda: metric(counter, "open_transaction_seconds", partition="1"))
-    waiting = report_of(counter).status.next_tick_ms
+    waiting = state_of(counter).next_tick
     await asyncio.sleep(2)
-    assert report_of(counter).status.next_tick_ms == waiting
-    assert report_of(counter).status.look_ms > waiting + 1000
-    assert [one["held_up_partitions"] for one in status_of(counter)["sources"]] == [[1]]
+    assert state_of(counter).next_tick == waiting
+    assert state_of(counter).looked_ms > waiting + 1000
     await producer.commit_transaction()
     await producer.stop()
     found = await scene.agrees()
@@ -220,10 +219,10 @@ async def test_of_two_counters_the_other_goes_on_where_one_ends_and_old_entries_
     await until(lambda: len(first.owners) == len(second.owners) == 4)
     await scene.visit(30)
     await scene.agrees()
-    owner, other = (first, second) if first.reports else (second, first)
+    owner, other = (first, second) if first.loops else (second, first)
     await scene.visit(30, "b")
     await scene.end(owner)
-    await until(lambda: len(other.owners) == 8 and other.reports)
+    await until(lambda: len(other.owners) == 8 and other.loops)
     await scene.visit(30, "c")
     await scene.agrees()
     log = await records.read(scene.servers, f"{scene.application}.sources", [HOMES.of(b"web")])
@@ -245,7 +244,7 @@ async def test_a_source_that_fails_does_not_stop_another(scene, monkeypatch):
     await scene.delete("other.counts")
     monkeypatch.setattr(service, "require", nothing)  # the topic of counts of the other one is missing
     counter = await scene.count(ready=False)
-    await until(lambda: any("does not exist" in one.waits for one in counter.reports), 60)
+    await until(lambda: any("does not exist" in one.waits for one in counter.loops), 60)
     await scene.visit(20)
     await scene.agrees()
 
@@ -267,9 +266,9 @@ async def test_lost_records_park_a_source_until_an_operator_accepts_the_loss(sce
     for place in range(scene.places):
         await scene.delete_before("raw", -1, place)
     parked = await scene.count()
-    await until(lambda: parked.reports and metric(parked, "parked", reason=Park.RECORDS_LOST))
+    await until(lambda: parked.loops and metric(parked, "parked", reason=Park.RECORDS_LOST))
     assert parked.lacks == []
-    assert status_of(parked)["sources"][0]["parked"] == Park.RECORDS_LOST.text
+    assert health_of(parked).text == f"ready\nsource web: {Park.RECORDS_LOST.text}\n"
     await scene.end(parked)
     known = await scene.answers()
     parked = await counting_is(scene)
@@ -279,7 +278,7 @@ async def test_lost_records_park_a_source_until_an_operator_accepts_the_loss(sce
     await scene.end(parked)
     accepted = now_ms()
     going = await counting_is(scene, "web")
-    await until(lambda: metric(going, "parked") is None and report_of(going).status.tick_ms > accepted)
+    await until(lambda: metric(going, "parked") is None and (state_of(going).asked or 0) > accepted)
     await scene.visit(30)
     found = await scene.closed(window_of(now_ms()))
     assert found[: len(known)] == known
@@ -298,7 +297,7 @@ async def test_looks_follow_the_brokers_clock_where_it_is_a_little_behind(scene,
     ending = time.monotonic() + 4
     while time.monotonic() < ending:
         await asyncio.sleep(0.01)
-        looked = report_of(counter).status.look_ms
+        looked = state_of(counter).looked_ms
         assert looked <= now_ms() - 3200 or looked % 1000  # of its begin
     assert looked > now_ms() - 5500
     await scene.agrees()
@@ -313,15 +312,15 @@ async def test_no_look_is_taken_while_clocks_are_apart(scene, monkeypatch, apart
     probe, monkeyed = EventLog.brokers_time, monkeypatch.context()
     with monkeyed as patch:
         patch.setattr(EventLog, "brokers_time", lambda log: shifted(probe(log), apart))
-        await until(lambda: "clock" in report_of(counter).waits)
-        looked = report_of(counter).status.look_ms
+        await until(lambda: "clock" in loop_of(counter).waits)
+        looked = state_of(counter).looked_ms
         await asyncio.sleep(1.5)
-        assert report_of(counter).status.look_ms == looked
+        assert state_of(counter).looked_ms == looked
         assert abs(metric(counter, "clocks_apart_seconds") - apart / 1000) < 5
     await scene.visit(20, "b")
     found = await scene.agrees()
     assert found[: len(asked)] == asked
-    assert report_of(counter).waits == ""
+    assert loop_of(counter).waits == ""
 
 
 async def shifted(probe, apart: int) -> int:
@@ -333,7 +332,7 @@ async def test_a_compacted_topic_is_not_counted(counting, monkeypatch):
     await scene.publish()
     monkeypatch.setattr(service, "require", nothing)  # which would end it
     counter = await scene.count(ready=False)
-    await until(lambda: counter.reports and "compacted" in report_of(counter).waits)
+    await until(lambda: counter.loops and "compacted" in loop_of(counter).waits)
     assert await scene.answers() == []
 
 

@@ -25,11 +25,11 @@ class Raw:
     def __init__(self) -> None:
         self.asked: list[dict[int, tuple[int, int]]] = []
 
-    async def read(self, ranges: Mapping[int, tuple[int, int]], _: float) -> list[Piece]:
-        self.asked.append(dict(ranges))
+    async def read(self, begins: Mapping[int, int], _: float) -> list[Piece]:
+        self.asked.append(dict(begins))
         return [
-            Piece(n, Records.of(OneRecord(at, 0, None, b"{}") for at in range(begin, end)), end)
-            for n, (begin, end) in ranges.items()
+            Piece(n, Records.of(OneRecord(at, 0, None, b"{}") for at in range(begin, COUNT)), COUNT)
+            for n, begin in begins.items()
         ]
 
 
@@ -38,10 +38,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.at = dict.fromkeys(range(3), 0)
-        self.lacks, self.folded = "", list[tuple[int, int]]()
+        self.lacks, self.folded, self.end = "", list[tuple[int, int]](), COUNT
 
     def ranges(self) -> dict[int, tuple[int, int]]:
-        return {n: (at, COUNT) for n, at in self.at.items() if at < COUNT}
+        return {n: (at, self.end) for n, at in self.at.items() if at < self.end}
 
     def lack(self, records: Records) -> tuple[int, str]:
         lacks = self.lacks and self.now == 1
@@ -73,8 +73,18 @@ async def test_the_clock_gets_its_turn_within_a_part_of_a_second_however_much_th
         assert len(counter.folded) - began <= module.FOLDED_WITHIN / 0.04 + 1
     assert turns >= 3 * COUNT * 0.04 / (module.FOLDED_WITHIN + 0.04)
     assert sorted(counter.folded) == [(n, at) for n in range(3) for at in range(COUNT)]
-    asked = [(n, span) for ranges in loop._raw.asked for n, span in ranges.items()]
-    assert sorted(asked) == [(n, (0, COUNT)) for n in range(3)]  # what was read waits for its turn
+    asked = [(n, begin) for begins in loop._raw.asked for n, begin in begins.items()]
+    assert sorted(asked) == [(n, 0) for n in range(3)]  # what was read waits for its turn
+
+
+async def test_what_lies_beyond_a_look_waits_for_the_next_one_and_is_not_read_again(loop):
+    counter = Slow()
+    for counter.end in (3, 4):
+        while counter.ranges():
+            await loop._read(counter)
+        assert not await loop._read(counter)
+    assert sorted(counter.folded) == [(n, at) for n in range(3) for at in range(4)]
+    assert loop._raw.asked == [dict.fromkeys(range(3), 0)]
 
 
 async def test_a_schema_that_one_partition_lacks_is_shown_and_holds_up_no_other(loop, monkeypatch):
@@ -89,9 +99,9 @@ async def test_a_schema_that_one_partition_lacks_is_shown_and_holds_up_no_other(
     monkeypatch.setattr(SourceLoop, "_fold", noted)
     monkeypatch.setattr(module, "FOLDED_WITHIN", 60)
     assert await loop._read(counter)
-    assert loop.report.waits == counter.lacks
+    assert loop.waits == counter.lacks
     assert counter.at == {0: COUNT, 1: 0, 2: COUNT}
     assert not await loop._read(counter)
     counter.lacks = ""
     assert await loop._read(counter)
-    assert (counter.at[1], loop.report.waits) == (COUNT, "")
+    assert (counter.at[1], loop.waits) == (COUNT, "")

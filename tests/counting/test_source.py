@@ -53,7 +53,7 @@ async def test_a_piece_is_looked_at_in_slices_and_not_all_its_rest_at_each_step(
     assert counter.at == 2 * COUNT
     assert max(counter.looked) == max(counter.given) == MOST_RECORDS
     assert len(counter.given) <= 2 * COUNT / STEP
-    assert loop.report.waits == ""
+    assert loop.waits == ""
 
 
 async def test_a_slice_ends_at_the_next_record_and_a_piece_at_its_own_end(loop):
@@ -73,5 +73,5 @@ async def test_schemas_behind_a_slice_that_waits_are_asked_for_too(loop):
     assert await loop._fold(counter, PIECE)
     assert counter.at == 2 * 5
     assert counter.looked == [MOST_RECORDS, MOST_RECORDS, COUNT - 5]
-    assert loop.report.waits == "no schema"
+    assert loop.waits == "no schema"
     assert not await loop._fold(counter, PIECE)

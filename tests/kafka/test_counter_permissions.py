@@ -41,7 +41,7 @@ async def test_a_counter_counts_and_a_worker_tests_with_the_printed_permissions_
         running = scene.counters[counter] = asyncio.create_task(counter.run())
         await until(lambda: running.done() or not counter.lacks)
         worker = await scene.start(config(WORKER))
-        await until(lambda: [report.waits for report in counter.reports] == [""])
+        await until(lambda: [loop.waits for loop in counter.loops] == [""])
         await scene.visit(400)
         (alert,) = await scene.alerted(1)
         assert (alert.dataset, alert.monitor, alert.series) == ("shop", "many", "a")

@@ -332,7 +332,7 @@ def test_avro_answers_wait_for_their_schema_and_have_its_numbers():
     assert read() == [(Fate.UNUSABLE_SCHEMA, None)]
     registry.schemas = {1: json.dumps(schema)}
     assert read() == [(Fate.UNUSABLE_SCHEMA, None)]
-    counter._forget_absences()  # at the next look
+    counter._reader.forget_absences()  # at the next look
     assert counter.lack(record) == (1, "")
     assert read() == [(Fate.COUNTED, ("a", ("0/0", "p", 125 * 10**15)))]
 

@@ -180,7 +180,7 @@ def test_a_source_begins_once():
     drive.counter.open_windows(T, Lists([(0, drive.source.window_list())], T))
     assert drive.write() == [], "no window is opened before"
     assert not drive.counter.has_begun
-    assert drive.counter.needed_offset is drive.counter.status.tick_ms is None
+    assert drive.counter.needed_offset is drive.counter.state.asked is None
     drive.counter.begin({}, T, by_broker=True, topic_id=TOPIC)
     assert drive.counter.has_begun
     with pytest.raises(MisuseError, match="has begun"):
@@ -314,12 +314,11 @@ def test_looks_are_served_in_order_and_keep_their_records_after_a_takeover():
 def test_a_partition_that_is_missing_blocks_the_tick_and_one_that_is_added_counts_from_its_begin():
     drive = Drive(source_of(ask="tick")).begin({0: (0, 0), 1: (0, 0)})
     assert not any(isinstance(one, Look) for one in drive.look(T + 15 * SECOND, {0: (0, 1)}))
-    assert drive.counter.status.missing == (1,)
+    assert drive.counter.missing == (1,)
     [look] = drive.look(T + 16 * SECOND, {0: (0, 0), 1: (0, 0), 2: (7, 9)})[:1]
     assert look == Look(T + 10 * SECOND, {0: 0, 1: 0, 2: 9}, {2: 7}, 5 * SECOND, by_broker=True)
-    assert drive.counter.status.missing == ()
+    assert drive.counter.missing == ()
     assert drive.counter.ranges() == {2: (7, 9)}
-    assert drive.counter.status.waiting == (2,)
 
 
 def test_what_is_above_a_look_is_left_even_if_it_is_offered():
@@ -370,7 +369,7 @@ def test_behind_each_partition_is_read_to_the_first_record_a_minute_after_the_ti
         assert one.counter.ranges() == {}
         one.write()
         assert one.asked[0] == (10, (2, 0))
-        assert one.counter.status.tick_ms == T + 10 * SECOND
+        assert one.counter.state.asked == T + 10 * SECOND
         again = one.taken_over()
         assert again.counter.ranges() == {0: (3, 5)}
         assert again.fold(records_at(*times[3:], first=3)) == 4
@@ -532,7 +531,7 @@ def test_looks_that_are_over_are_not_served_again_although_the_log_still_has_the
     drive.counter.accept_loss(T + 26 * SECOND, {0: (0, 1)}, "two")
     drive.write()
     drive.look(T + 145 * SECOND, {0: (0, 1)}, "two")
-    assert drive.counter.status.tick_ms == T + 140 * SECOND
+    assert drive.counter.state.asked == T + 140 * SECOND
     again = drive.taken_over(trimmed=True)
     kinds = [type(decode(entry)) for _, entry in again.log]
     assert kinds.index(Look) < kinds.index(Done)
@@ -586,7 +585,7 @@ def test_a_source_parks_and_says_why_also_after_a_takeover(reason: Park, seen):
     [parked] = drive.look(T + 25 * SECOND, *seen)
     assert parked == Parked(reason, serves=True)
     for one in (drive, drive.taken_over()):
-        assert one.counter.parked is one.counter.status.parked is reason
+        assert one.counter.parked is reason
         assert one.counter.look_due(T + 300 * SECOND) is None
         assert not one.look(T + 300 * SECOND, {0: (0, 9)}), "no window is opened either"
 
@@ -687,20 +686,17 @@ def test_only_a_parked_source_has_a_loss_to_accept():
 # What is counted
 
 
-def test_status_tells_how_the_source_stands():
+def test_a_counter_tells_how_its_source_stands():
     drive = Drive().begin({0: (0, 0)})
     drive.look(T + 15 * SECOND, {0: (0, 3)})
     drive.fold(records_at(T + 1, T + 2, T + 3))
-    status = drive.counter.status
-    assert (status.tick_ms, status.next_tick_ms) == (None, T + 20 * SECOND), (
-        "the window before T is not asked"
-    )
-    assert status.look_ms == T + 10 * SECOND
-    assert status.pairs == 3
-    assert status.open_windows == 16
-    assert status.waiting == ()
+    state = drive.counter.state
+    assert (state.asked, state.next_tick) == (None, T + 20 * SECOND), "the window before T is not asked"
+    assert state.looked_ms == T + 10 * SECOND
+    assert len(state.windows) == 16
+    assert drive.counter.pairs == 3
     drive.write()
-    assert drive.counter.status.pairs == 3
+    assert drive.counter.pairs == 3
 
 
 def test_each_event_meets_one_fate():
