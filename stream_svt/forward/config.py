@@ -74,7 +74,7 @@ class AlertmanagerConfig(Strict):
     renew: Annotated[Duration, Field(ge=1000)] = 60_000
     """Interval at which standing alerts are posted again; they expire after five intervals. Default 1m."""
     labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
-    """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
+    """Labels for every alert, such as {team: privacy}; severity replaces the alert's own. Default: none."""
 
 
 class WebhookConfig(Strict):

@@ -56,19 +56,19 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
         if destination.keys:
             headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
         return Request(headers, body)
-    is_alert = isinstance(event.data, Alert)
+    alert = event.data if isinstance(event.data, Alert) else None
     subject = {
         "application": event.application,
         "dataset": event.data.dataset,
         "monitor": event.data.monitor,
-        "series": event.data.series if isinstance(event.data, Alert) else None,
-        "type": None if is_alert else type_word(event.type),
+        "series": alert.series if alert else None,
+        "type": None if alert else type_word(event.type),
     }
-    name, severity = ("AboveThreshold", "page") if is_alert else ("ReleasedEvent", "ticket")
+    name, severity = ("AboveThreshold", alert.severity or "page") if alert else ("ReleasedEvent", "ticket")
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
     ends_ms = int(now.timestamp() * 1000) + destination.alertmanager.resolve_after
-    alert = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
-    return request_with([alert | {"annotations": _annotations(event)}])
+    posted = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
+    return request_with([posted | {"annotations": _annotations(event)}])
 
 
 def request_with(alerts: Sequence[Mapping[str, Any]]) -> Request:

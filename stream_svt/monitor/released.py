@@ -96,7 +96,7 @@ UnclockedEnd: TypeAlias = Literal["period", "run"]
 """End of a mute that is not a time."""
 
 
-class Alert(msgspec.Struct, frozen=True, gc=False):
+class Alert(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A top: one released outcome of a charged test.
 
     Attributes:
@@ -111,6 +111,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
         run, number: Number of the run within dataset and monitor, and of this alert within the run, both from 1.
         muted_until: End of the series' mute: "period" (permanent), "run", or a clock in ms; None without a mute. It
             follows from the position and the monitor's public rule.
+        severity: Name of the monitor's severity that ``bound`` reaches; None if the monitor has none.
     """
 
     dataset: str
@@ -133,6 +134,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     muted_until: UnclockedEnd | int | None
     account: Account
     spec_hash: str
+    severity: str | None = None
 
 
 class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):

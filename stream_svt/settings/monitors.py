@@ -155,6 +155,10 @@ class MonitorSpec(Strict):
     """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
     beta: Annotated[fields.Proportion, Change.NO_OUTCOME] = Fraction(1, 20)
     """Largest error probability of the bound. Default 0.05."""
+    severity: Annotated[dict[fields.Name, fields.Exact], Change.NO_OUTCOME] = Field(default={})
+    """Severities of alerts with the bounds from which they hold, such as {page: 800, ticket: 500}. An alert has the one
+    with the largest number that its bound reaches, else, also without a bound, the one with the smallest. It tells of
+    the alert, not of the incident. Default: none; the forwarder then says page."""
 
     # -- values on the grid and in ledger units
 
@@ -260,8 +264,8 @@ class MonitorSpec(Strict):
 
     @property
     def _left_out(self) -> set[str]:
-        """Keys that releases without sources do not know, where they are not used."""
-        return set() if self.source else {"source", "measure"}
+        """Keys that earlier releases do not know, where they are not used."""
+        return (set() if self.source else {"source", "measure"}) | (set() if self.severity else {"severity"})
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -332,6 +336,8 @@ class MonitorSpec(Strict):
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"
+        if len({*self.severity.values()}) < len(self.severity):
+            yield "severity", "two severities have the same number: an alert has one of them"
         if isinstance(rule, fields.AnnealedOptions):
             if not isinstance(self.append, fields.Sweep):
                 form = "off" if self.append is None else self.append.kind

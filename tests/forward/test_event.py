@@ -167,6 +167,14 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
     }
 
 
+@pytest.mark.parametrize(("settings", "severity"), [("", "call"), (", labels: {severity: info}", "info")])
+def test_the_severity_of_an_alert_is_its_label_unless_the_destination_has_its_own(
+    tmp_path, settings, severity
+):
+    (found,) = alerts(tmp_path, event(alert(severity="call")), settings)
+    assert found["labels"]["severity"] == severity
+
+
 def test_annotations_are_for_people_and_labels_are_the_names(tmp_path):
     series = "milk\x1b[2J\r\nFORGED\u202e"
     (found,) = alerts(tmp_path, event(alert(series=series, query_id=series)))

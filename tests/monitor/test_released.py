@@ -169,7 +169,7 @@ def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
     assert set(alert.__struct_fields__) == {
         "dataset", "monitor", "series", "query_id", "position", "threshold", "correction", "gap", "branch",
         "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "number",
-        "muted_until", "account", "spec_hash",
+        "muted_until", "account", "spec_hash", "severity",
     }  # fmt: skip
     assert alert.gap >= 0
     assert alert.attempt >= 1

@@ -65,6 +65,7 @@ MONITOR_KEYS = {
     "max_runs": ("2 per 1d", "max_runs: auto -> 2 per 1d"),
     "reserve": ("1", "reserve: 0 -> 1"),
     "beta": ("1/10", "beta: "),
+    "severity": ("{page: 800}", "severity: "),
 }
 """Another value of each key of a monitor, and how the difference begins a line about it."""
 

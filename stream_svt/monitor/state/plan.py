@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,7 +47,7 @@ class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
 
     ``threshold`` is that of queries without their own, in grid steps; ``laws`` and ``alerts`` have the law of noise and
-    the terms of alerts by branch.
+    the terms of alerts by branch; ``severities`` have the least bounds, in grid steps, and names, the largest first.
     """
 
     spec: MonitorSpec
@@ -56,6 +57,7 @@ class Plan:
     threshold: int
     laws: tuple[Law, ...]
     alerts: tuple[AlertTerms, ...]
+    severities: tuple[tuple[int, str], ...]
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -65,7 +67,14 @@ class Plan:
         mechanism, grid = spec.mechanism(), Grid.of(spec.granularity, low, high)
         alerts = [AlertTerms.of(spec, mechanism, branch) for branch in range(len(mechanism.branches))]
         threshold, laws = grid.threshold(spec.threshold), mechanism.branch_laws
-        return cls(spec, spec.hash(), mechanism, grid, threshold, laws, tuple(alerts))
+        falling = sorted(spec.severity.items(), key=lambda one: -one[1])
+        severities = tuple((math.ceil(number / spec.granularity), name) for name, number in falling)
+        return cls(spec, spec.hash(), mechanism, grid, threshold, laws, tuple(alerts), severities)
+
+    def severity(self, bound: int | None) -> str | None:
+        """Return the severity of an alert with a bound in grid steps, or without one."""
+        reached = (name for least, name in self.severities if bound is not None and bound >= least)
+        return next(reached, self.severities[-1][1] if self.severities else None)
 
     def alert(
         self,
@@ -109,4 +118,5 @@ class Plan:
             _SHOWN_ENDS.get(until, until),
             account.account(charge),
             self.hash,
+            self.severity(bound),
         )
