@@ -1,0 +1,308 @@
+"""Questions: what a monitor tests in place of a count, computed from the counts of closed windows.
+
+A question is a chain of operators in a fixed order. In a window one unit moves a count by 0 to k, in however many
+windows it has events; a question moves by -a to b (`Question.moves`), and is tested as a monotonic value of sensitivity
+a + b: a threshold that is b higher, or lower by a, turns one case into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Final
+
+import msgspec
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from stream_svt.mechanisms.grid import FINEST
+from stream_svt.settings import fields
+from stream_svt.settings.document import Strict, consistent, did_you_mean, quote
+from stream_svt.settings.sources import SourceSpec
+
+BOUND: Final = 2**46
+"""Largest value of a question, in steps."""
+MOST_WINDOWS: Final = 2_000
+"""Windows from the oldest that a question reads to the one that it is about, at most."""
+_LARGEST_PARTS: Final = 10**4
+"""Values of 2^40 counts in such steps, times a factor of 100, have 64 bits."""
+
+
+def _share(value: object) -> Fraction:
+    """Return a share of the whole: a number below 1, or a text such as "1%"."""
+    is_percent = isinstance(value, str) and value.endswith("%")
+    found = (
+        fields.number(value[:-1].strip()) / 100
+        if isinstance(value, str) and is_percent
+        else fields.number(value)
+    )
+    if not 0 < found < 1:
+        raise ValueError(f"must lie between 0 and 1 (or 0% and 100%), found {quote(value)}")
+    return _decimal(found, value)
+
+
+def _decimal(found: Fraction, value: object) -> Fraction:
+    if FINEST % found.denominator:
+        raise ValueError(f"must be a decimal, found {quote(value)}")
+    return found
+
+
+def _factor(value: object) -> Fraction:
+    if not 0 < (found := fields.number(value)) <= 100:
+        raise ValueError(f"must be more than 0, and at most 100, found {quote(value)}")
+    return _decimal(found, value)
+
+
+_SHARE_SCHEMA = {
+    "anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"type": "string"}]
+}
+_Share = Annotated[Fraction, fields.Form(_share, _SHARE_SCHEMA, str)]
+_Factor = Annotated[
+    Fraction, fields.Form(_factor, {"type": "number", "exclusiveMinimum": 0, "maximum": 100}, str)
+]
+_Count = Annotated[
+    int, fields.Form(fields.integer, {"type": "integer", "minimum": 1}), Field(ge=1, le=MOST_WINDOWS)
+]
+_Several = Annotated[
+    int, fields.Form(fields.integer, {"type": "integer", "minimum": 2}), Field(ge=2, le=MOST_WINDOWS)
+]
+
+
+class ShareOptions(Strict):
+    """The share of a part in the whole: what exceeds so much of it."""
+
+    of: fields.Name
+    """The measure of the part, such as errors: it has the conditions of the monitor's measure, and more."""
+    above: _Share
+    """The share that is not exceeded, such as 1% or 0.01: the value is the part less so much of the whole."""
+
+
+class UsualOptions(Strict):
+    """What is usual at the same time of earlier days or weeks."""
+
+    every: fields.Duration = 7 * 86_400_000
+    """Time between the windows that are compared. Default 7d."""
+    times: _Count = 4
+    """How many earlier windows the mean is of. Default 4."""
+    factor: _Factor = Fraction(1)
+    """The value is the count less the mean times this factor. Default 1."""
+
+
+class ExcessOptions(Strict):
+    """The largest sum of what the last windows have more than usual, for slow rises."""
+
+    over: fields.NonNegativeExact
+    """What a window has usually: a sum adds up what it has more."""
+    windows: _Several
+    """How many windows a sum has at most."""
+
+
+class ForOptions(Strict):
+    """A value that several windows have."""
+
+    windows: _Several
+    """How many windows are read, the last one among them."""
+    at_least: _Count
+    """How many of them must have it."""
+
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if self.at_least > self.windows:
+            yield "at_least", f"must be at most windows ({self.windows}), found {self.at_least}"
+
+
+def _for(value: object) -> object:
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        windows = fields.integer(value)
+        return {"windows": windows, "at_least": windows}
+    return value
+
+
+def _thresholds(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
+    thresholds_in(file)
+    return file
+
+
+def thresholds_in(file: fields.Named[Sequence[str]]) -> dict[str, int]:
+    """Return the thresholds in the lines of a file, by series; ValueError for a line without one, or twice the same."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(file.held or (), start=1):
+        text = line.strip(" \t")
+        if not text or text.startswith("#"):
+            continue
+        first, _, name = text.partition(" ")
+        try:
+            threshold = fields.integer(Decimal(first))
+        except (ArithmeticError, ValueError):
+            threshold = None
+        if not isinstance(threshold, int) or not 0 <= threshold < BOUND or not name.strip():
+            raise ValueError(
+                f"{file} line {number}: expected a whole number and a series, found {quote(text)}"
+            )
+        if name.strip() in found:
+            raise ValueError(f"{file} line {number}: {quote(name.strip())} occurs twice")
+        found[name.strip()] = threshold
+    return found
+
+
+def _span(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value
+    raise ValueError(f"expected a short and a longer time, such as [5m, 1h], found {quote(value)}")
+
+
+ThresholdsFile = Annotated[fields.LinesFile, AfterValidator(_thresholds)]
+ForField = Annotated[ForOptions, BeforeValidator(_for)]
+Span = Annotated[tuple[fields.Duration, fields.Duration], BeforeValidator(_span)]
+
+
+class QuestionKeys(Strict):
+    """The keys of a monitor that make a question, in the order in which they apply; see `MonitorSpec`."""
+
+    thresholds: ThresholdsFile | None = None
+    share: ShareOptions | None = None
+    usual: UsualOptions | None = None
+    mean: _Several | None = None
+    over: Span | None = None
+    excess: ExcessOptions | None = None
+    for_: ForField | None = Field(default=None, alias="for")
+
+
+KEYS: Final = tuple(info.alias or name for name, info in QuestionKeys.model_fields.items())
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What the counter of a source computes for one monitor, exactly, in steps of 1 / `parts`.
+
+    Attributes:
+        monitor: The monitor.
+        measure: The measure of the counts.
+        at_most: The most that one unit adds to one of them.
+        thresholds: What is taken off a count, by series of the window's list; () for nothing.
+        share: The measure of the part, and the share as numerator and denominator; None for none.
+        usual: Every so many windows, so many times, and the factor as numerator and denominator; None for none.
+        mean: Windows of the mean.
+        over: Windows of the short and of the long mean.
+        excess: What a window has usually, in steps, and the most windows of a sum.
+        holds: How many windows are read, and how many of them must have the value.
+    """
+
+    monitor: str
+    measure: str
+    at_most: int
+    thresholds: tuple[int, ...] = ()
+    share: tuple[str, int, int] | None = None
+    usual: tuple[int, int, int, int] | None = None
+    mean: int = 1
+    over: tuple[int, int] = (1, 1)
+    excess: tuple[int, int] = (0, 1)
+    holds: tuple[int, int] = (1, 1)
+
+    @property
+    def parts(self) -> int:
+        """Steps of one unit of a count."""
+        return (self.share[2] if self.share else 1) * (self.usual[3] if self.usual else 1)
+
+    @property
+    def moves(self) -> tuple[int, int]:
+        """(a, b): one unit moves the value by -a to b, in steps; counts it moves by 0 to `at_most`.
+
+        This holds between any two sets of a unit's events of which one contains the other. A minimum, a maximum, an
+        ordered value and a mean rounded down to a step move by no more than the values do, and so do compositions.
+        """
+        down, up = 0, self.at_most
+        if self.share is not None:
+            _, part, whole = self.share
+            down, up = part * up, whole * up
+        if self.usual is not None:
+            *_, factor, per = self.usual
+            down, up = per * down + factor * up, per * up + factor * down
+        return down * self.excess[1], up * self.excess[1]
+
+    @property
+    def earlier(self) -> int:
+        """How many windows before a window are read for it: those of its own period; `usual` reads others, too."""
+        return self.mean + max(self.over) + self.excess[1] + self.holds[0] - 4
+
+    @property
+    def look_back(self) -> int:
+        """How many windows lie between the oldest that is read and the one that the value is of."""
+        return self.earlier + (self.usual[0] * self.usual[1] if self.usual else 0)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures whose counts are read."""
+        return (self.measure,) if self.share is None else (self.measure, self.share[0])
+
+
+def asked_by(monitor: str, keys: QuestionKeys, measure: str, source: SourceSpec) -> Question:
+    """Return the question of a monitor about a measure of a source, without thresholds of series.
+
+    Raises `NotAsked` with the problems of its keys.
+    """
+    problems = dict[str, str]()
+    known = {one.name: one for one in source.measures}
+    of = known[measure]
+
+    def windows(key: str, length_ms: int) -> int:
+        if length_ms % source.window:
+            window = fields.duration_text(source.window)
+            problems[key] = (
+                f"must be a multiple of the window ({window}), found {fields.duration_text(length_ms)}"
+            )
+        return max(length_ms // source.window, 1)
+
+    share = usual = None
+    if keys.share is not None:
+        part = known.get(keys.share.of)
+        if part is None:
+            near = did_you_mean(keys.share.of, known) or f"; expected one of {', '.join(known)}"
+            problems["share.of"] = f"source {quote(source.name)} has no measure {quote(keys.share.of)}{near}"
+        elif part is of or part.at_most != of.at_most or not {*of.conditions} <= {*part.conditions}:
+            must = f"must be another measure with the same of, and with all conditions of {quote(measure)}"
+            problems["share.of"] = f"{must}: a part of what that counts"
+        share = (keys.share.of, *keys.share.above.as_integer_ratio())
+    if keys.usual is not None:
+        every = windows("usual.every", keys.usual.every)
+        usual = (every, keys.usual.times, *keys.usual.factor.as_integer_ratio())
+    over = (1, 1)
+    if keys.over is not None:
+        over = (windows("over", keys.over[0]), windows("over", keys.over[1]))
+        if keys.over[0] >= keys.over[1]:
+            problems["over"] = "expected a short and a longer time, such as [5m, 1h]"
+    excess, holds = keys.excess, keys.for_
+    found = Question(
+        monitor,
+        measure,
+        of.at_most,
+        share=share,
+        usual=usual,
+        mean=keys.mean or 1,
+        over=over,
+        holds=(holds.windows, holds.at_least) if holds else (1, 1),
+    )
+    if excess is not None:
+        steps = excess.over * found.parts
+        if steps.denominator != 1 or steps > BOUND:
+            problems["excess.over"] = f"must be a multiple of 1/{found.parts} below 2^40, found {quote(excess.over)}"
+        found = msgspec.structs.replace(found, excess=(int(steps), excess.windows))
+    if found.parts > _LARGEST_PARTS:
+        problems["usual.factor" if usual else "share.above"] = "has too many decimals"
+    if found.look_back > MOST_WINDOWS:
+        far = f"reads {found.look_back} windows back, and at most {MOST_WINDOWS} are kept"
+        problems[next(key for key in ("usual", "over", "mean", "excess", "for") if _has(keys, key))] = far
+    if problems:
+        raise NotAsked(problems)
+    return found
+
+
+def _has(keys: QuestionKeys, key: str) -> bool:
+    return getattr(keys, "for_" if key == "for" else key) is not None
+
+
+class NotAsked(Exception):
+    """The keys of a question contradict each other or the source: a message by key."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__(problems)
+        self.problems = problems
