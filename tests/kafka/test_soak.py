@@ -13,6 +13,7 @@ from stream_svt.kafka.transactions import NewRecords
 from stream_svt.protocol.ports import Transaction
 from stream_svt.settings.sections import TopicsConfig
 from stream_svt.worker.ports import ShardLog
+from tests.soak import counter
 from tests.soak.blows import SHORT, faults, kills, losses, zombies
 from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers
@@ -117,6 +118,20 @@ async def test_a_worker_is_not_ready_while_its_brokers_are_away_for_longer_than_
 async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(proxied_kafka, tmp_path) -> None:
     outcome = await faults(proxied_kafka, "shop", tmp_path, SHORT["proxy"], 1, **FEW)
     assert_sound(outcome, SHORT["proxy"])
+
+
+async def test_counts_are_exact_while_counters_are_killed_stopped_and_cut_off(
+    proxied_kafka, tmp_path
+) -> None:
+    outcome = await counter.counters(proxied_kafka, "web", tmp_path, 5, 1)
+    assert (outcome.violations, outcome.count) == ([], 5)
+
+
+@pytest.mark.soak
+async def test_counts_are_exact_while_a_cluster_loses_brokers(tmp_path) -> None:
+    async with ThreeBrokers().running() as brokers:
+        outcome = await counter.on_cluster(brokers, "web", tmp_path, 3, 1)
+    assert (outcome.violations, outcome.count) == ([], 3)
 
 
 @pytest.mark.soak

@@ -9,7 +9,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aiokafka.errors import KafkaError
@@ -31,6 +31,7 @@ OFTEN = 1500
 BRIEF = 1.0
 LONGEST = 16.0
 """Seconds that a request or a reply is late at most: longer than the worker waits and a transaction may last."""
+WRITES = (Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN)
 ROOM = 20_000
 """Bytes that a full disk still takes."""
 
@@ -91,13 +92,13 @@ async def zombies(
     return stage.outcome
 
 
-def strikes(chance: random.Random) -> Iterator[Strike]:
+def strikes(chance: random.Random, apis: Sequence[Api] = WRITES) -> Iterator[Strike]:
     """Yield faults: first those that are soon over, then all of them again and again, late by anything."""
     yield Strike(Api.END_TXN, Fault.REPLY_LOST)
     yield Strike(Api.PRODUCE, Fault.REQUEST_LOST)
     yield Strike(Api.END_TXN, Fault.REQUEST_ASTRAY, BRIEF)
     yield Strike(Api.PRODUCE, Fault.REPLY_LATE, BRIEF)
-    for fault, api in itertools.cycle(itertools.product(Fault, Api)):
+    for fault, api in itertools.cycle(itertools.product(Fault, apis)):
         yield Strike(api, fault, chance.uniform(0.2, LONGEST))
 
 
@@ -148,11 +149,11 @@ async def losses(
             stage.outcome.count += 1
             await stage.caught_up()
             await asyncio.to_thread(leader.restart)
-            await _replicated(brokers)
+            await replicated(brokers)
             await stage.caught_up()
         if full_disks:
             await _fill(brokers, stage)
-        await _replicated(brokers)
+        await replicated(brokers)
     retried = stage.said("event=shard_retry")
     stage.outcome.notes.append(f"{retried} sessions ended because no broker answered in time")
     return stage.outcome
@@ -183,7 +184,7 @@ async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
     logs = [member.log_file.read_text() for member in full]
     assert any(text in log for text in failed for log in logs), "no broker failed at what the service writes"
     await asyncio.gather(*(asyncio.to_thread(member.restart) for member in full))
-    await _replicated(brokers)
+    await replicated(brokers)
     await stage.caught_up()
     stage.outcome.notes.append("two of three disks were full at once; the service waited and went on")
 
@@ -195,7 +196,7 @@ async def _leader(brokers: ThreeBrokers, topic: str, partition: int) -> Embedded
     return brokers.members[leader - 1]
 
 
-async def _replicated(brokers: ThreeBrokers) -> None:
+async def replicated(brokers: ThreeBrokers) -> None:
     """Wait until every replica of every partition is in sync."""
     async with asyncio.timeout(90):
         while True:

@@ -20,6 +20,10 @@ class Api(IntEnum):
     """What a request wants."""
 
     PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    JOIN_GROUP = 11
+    INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
 
