@@ -148,8 +148,9 @@ class SourceLoop:
             await asyncio.sleep(CLOCKS_PAUSE)
         await self._write(counter)
         if state.has_begun:
-            due = utc(max(state.next_tick, state.first_answer) + self.spec.settle)
-            log.info("event=source_counts source=%s topic=%s answer_due=%r", name, topic, due)
+            # The ticks before the close of the first window ask nothing.
+            due = max(state.next_tick, state.first + state.clock.asked_after_ms) + self.spec.settle
+            log.info("event=source_counts source=%s topic=%s answer_due=%r", name, topic, utc(due))
         while True:
             spec = self._applied.source(name)
             if spec is not None and spec != self.spec:

@@ -6,7 +6,7 @@ The result depends on events: it is for those who may read the raw topics.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from aiokafka import TopicPartition
 
@@ -21,7 +21,7 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.events import EventReader, Fate
-from stream_svt.sources.sampling import matches, remedies, sampled
+from stream_svt.sources.sampling import Sample, remedies, sampled
 from stream_svt.wording import counted
 
 
@@ -56,26 +56,26 @@ async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Fi
             if not len(records):
                 findings.append(note(subject, f"topic {source.topic!r} has no event to sample"))
                 continue
-            fates = sampled(source, records, now_ms, schemas)
-            measures = matches(source, records, now_ms, schemas)
-            findings += _findings(source, fates, measures, remedies(source, records, now_ms, schemas))
+            sample, advice = (
+                sampled(source, records, now_ms, schemas),
+                remedies(source, records, now_ms, schemas),
+            )
+            findings += _findings(source, sample, advice)
     return findings
 
 
-def _findings(
-    source: SourceSpec, fates: Mapping[Fate, int], measures: Mapping[str, int], advice: Iterable[str]
-) -> Iterator[Finding]:
+def _findings(source: SourceSpec, sample: Sample, advice: Iterable[str]) -> Iterator[Finding]:
     """Yield how many events count, for which measures, why others do not, and what helps."""
-    subject, total, good = f"sources.{source.name}", sum(fates.values()), fates.get(Fate.COUNTED, 0)
+    subject, total, good = f"sources.{source.name}", sample.fates.total(), sample.fates[Fate.COUNTED]
     finding = ok if good else problem
     yield finding(
         subject, f"{good} of the newest {counted(total, 'event')} of topic {source.topic!r} would count"
     )
-    if good and measures:
-        finding = ok if all(measures.values()) else note
-        each = ", ".join(f"{name} {count}" for name, count in measures.items())
+    if good and sample.matches:
+        finding = ok if all(sample.matches.values()) else note
+        each = ", ".join(f"{name} {count}" for name, count in sample.matches.items())
         yield finding(subject, f"of these match each measure: {each}")
-    for fate, count in sorted(fates.items(), key=lambda one: (-one[1], one[0])):
+    for fate, count in sorted(sample.fates.items(), key=lambda one: (-one[1], one[0])):
         if fate is not Fate.COUNTED:
             yield note(subject, f"{count} would not: the event {fate.text}")
     yield from (note(subject, one) for one in advice)

@@ -33,14 +33,7 @@ _OTHER_BYTES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CountsRecord:
-    """A record of a topic of counts.
-
-    Attributes:
-        dataset: Its key.
-        headers: Names and values.
-        content: Its value, an Arrow stream.
-        timestamp_ms: The end of the tick, which is its timestamp.
-    """
+    """A record of a topic of counts: key, headers, value (an Arrow stream) and timestamp, the end of its tick."""
 
     dataset: str
     headers: tuple[tuple[str, bytes], ...]
@@ -51,38 +44,23 @@ class CountsRecord:
 def records_of(
     source: SourceSpec, listed: WindowList, window: int, tick: int, values: Integers
 ) -> Iterator[CountsRecord]:
-    """Yield the records of a window at a tick, zeros included, in declared order.
-
-    Args:
-        source: The source.
-        listed: The window's list.
-        window: Its begin, in ms.
-        tick: The tick's end, in ms.
-        values: The count of each cell.
-    """
+    """Yield the records of a window's list at a tick, zeros included, in declared order; ``values`` are by cell."""
     series = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
-    has_set, has_series = source.ask == "close", source.series is not None
-    parts, identity = _parts(listed.series, has_set), query_id(window, tick)
-    digests = source.digest.encode(), listed.digest.encode()
+    has_set, identity = source.ask == "close", query_id(window, tick)
+    parts = _parts(listed.series, has_set)
+    of_source, of_list = _headers(source), (LIST_HEADER, listed.digest.encode())
     for name, of_dataset in zip(listed.datasets, series, strict=True):
         dataset = source.dataset_at(window, name)
         for measure, of_measure in zip(listed.measures, of_dataset, strict=True):
-            headers = (
-                ("content-type", ARROW_STREAM.encode()),
-                (SOURCE_HEADER, digests[0]),
-                (MEASURE_HEADER, measure.name.encode()),
-                (LIST_HEADER, digests[1]),
-            )
-            whole = np.append(of_measure, 0) if has_set else of_measure
-            set_name = set_id(window, measure.name) if has_set else None
+            headers = (*of_source, (MEASURE_HEADER, measure.name.encode()), of_list)
+            whole = np.append(of_measure, 0) if has_set else of_measure  # the last row closes the set
             for first, end, names in parts:
-                is_last = end == len(whole)
                 columns = {"id": _constant(identity, end - first), "value": pa.array(whole[first:end])}
-                if has_series:
+                if source.series is not None:
                     columns["series"] = names
-                if set_name is not None:
-                    columns["set"] = _constant(set_name, end - first)
-                    columns["closed"] = pa.array(np.arange(first, end) == (len(whole) - 1 if is_last else -1))
+                if has_set:
+                    columns["set"] = _constant(set_id(window, measure.name), end - first)
+                    columns["closed"] = pa.array(np.arange(first, end) == len(listed.series))
                 yield CountsRecord(dataset, headers, _stream(columns), tick)
 
 
@@ -94,11 +72,7 @@ def records_of_answers(
     source: SourceSpec, dataset: str, answers: Sequence[Answer], tick: int
 ) -> Iterator[CountsRecord]:
     """Yield the records of answers of one dataset, as they are, at a tick; cut by their ids and series alone."""
-    headers = (
-        ("content-type", ARROW_STREAM.encode()),
-        (SOURCE_HEADER, source.digest.encode()),
-        (MEASURE_HEADER, b""),
-    )
+    headers = (*_headers(source), (MEASURE_HEADER, b""))
     sizes = (len(name.encode()) + len((series or "").encode()) + _ROW_BYTES for name, series, _ in answers)
     for first, end in _cut(sizes):
         ids, series, values = zip(*answers[first:end], strict=True)
@@ -109,6 +83,10 @@ def records_of_answers(
         if source.answers is not None and source.answers.series is not None:
             columns["series"] = pa.array(series, pa.utf8())
         yield CountsRecord(dataset, headers, _stream(columns), tick)
+
+
+def _headers(source: SourceSpec) -> tuple[tuple[str, bytes], ...]:
+    return ("content-type", ARROW_STREAM.encode()), (SOURCE_HEADER, source.digest.encode())
 
 
 def _cut(sizes: Iterable[int]) -> list[tuple[int, int]]:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_svt.columns.byte_buffer import Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas, schema_numbers
 from stream_svt.queries.fields import Path
@@ -33,47 +32,32 @@ _MOST_NAMES: Final = 1_000
 _SPECIAL: Final = re.compile(r"([\\.])")
 
 
-def sampled(
-    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
-) -> Mapping[Fate, int]:
-    """Return how many of some records would have each fate, if a counter had looked at each when it was appended.
+@dataclass
+class Sample:
+    """How many records would have each fate, and how many of those that count match each measure of the source."""
+
+    fates: Counter[Fate] = field(default_factory=Counter)
+    matches: Counter[str] = field(default_factory=Counter)
+
+
+def sampled(source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None) -> Sample:
+    """Return what would become of some records, if a counter had looked at each when it was appended.
 
     ``now_ms`` stands for later times of append, which a producer wrote. All schemas must be known, or absent.
     """
+    found, names = Sample(), [one.name for one in source.measures]
     if source.answers is not None:
-        return _answers(AnswerReader(source, schemas), records, now_ms)
-    found: Counter[Fate] = Counter()
-    for fate, _ in _decided(source, records, now_ms, schemas):
-        found.update(map(Fate, fate.tolist()))
-    return found
-
-
-def matches(
-    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
-) -> Mapping[str, int]:
-    """Return how many of the events that would count match each measure; nothing of a source of answers."""
-    if source.answers is not None:
-        return {}
-    found = np.zeros(len(source.measures), np.int64)
-    for fate, measures in _decided(source, records, now_ms, schemas):
-        found += measures[fate == Fate.COUNTED].sum(axis=0)
-    return dict(zip((one.name for one in source.measures), found.tolist(), strict=True))
-
-
-def _decided(
-    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None
-) -> Iterator[tuple[NDArray[np.uint8], Mask]]:
-    """Yield the fates of some events at a time, and which measures each matches, shape (events, measures)."""
+        answers = AnswerReader(source, schemas)
+        for part in _parts(answers, records):
+            found.fates.update(fate for fate, _ in answers.read(0, part, now_ms))
+        return found
     reader, clock = EventReader(source, schemas), TickClock.of(source)
     datasets, series = (
-        [reader.code(one) for one in names] for names in (source.dataset_names, source.series_names)
+        [reader.code(one) for one in listed] for listed in (source.dataset_names, source.series_names)
     )
-    first = 0
-    while first < len(records):
-        part = records[first : first + reader.at_once(records[first:])]
-        reader.lack(part)
-        events, appended = reader.read(part), np.minimum(part.timestamp, now_ms)
-        placed = clock.place(events.event_ms, appended, 0)
+    for part in _parts(reader, records):
+        events = reader.read(part)
+        placed = clock.place(events.event_ms, np.minimum(part.timestamp, now_ms), 0)
         fate = events.fate.copy()
         for mask, why in (
             (placed.late, Fate.LATE),
@@ -82,26 +66,26 @@ def _decided(
             (~np.isin(events.series, series), Fate.OTHER_SERIES),
         ):
             np.putmask(fate, mask & (fate == Fate.COUNTED), why)
-        yield fate, events.measures
-        first += len(part)
-
-
-def _answers(reader: AnswerReader, records: Records, now_ms: int) -> Mapping[Fate, int]:
-    found: Counter[Fate] = Counter()
-    first = 0
-    while first < len(records):
-        part = records[first : first + reader.at_once(records[first:])]
-        reader.lack(part)
-        found.update(fate for fate, _ in reader.read(0, part, now_ms))
-        first += len(part)
+        found.fates.update(map(Fate, fate.tolist()))
+        matching = events.measures[fate == Fate.COUNTED].sum(axis=0).tolist()
+        found.matches.update(dict(zip(names, matching, strict=True)))
     return found
+
+
+def _parts(reader: EventReader | AnswerReader, records: Records) -> Iterator[Records]:
+    """Yield records, as many as a reader takes at a time."""
+    while len(records):
+        count = reader.at_once(records)
+        reader.lack(records[:count])
+        yield records[:count]
+        records = records[count:]
 
 
 def remedies(
     source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
 ) -> Iterator[str]:
     """Yield what is probably wrong with a source: fields that no event has, and times in another unit."""
-    counted = sampled(source, records, now_ms, schemas)[Fate.COUNTED]
+    counted = sampled(source, records, now_ms, schemas).fates[Fate.COUNTED]
     events = [*_shapes(records, schemas)] if source.format == "avro" else [*_objects(records)]
     names: dict[str, None] = {}
     for event in events[:_EXAMPLES]:
@@ -109,22 +93,14 @@ def remedies(
     for path in source.paths:
         if path != KEY and events and not any(_has(event, steps(path)) for event in events):
             yield f"no event of the sample has a field {quote(path)}{did_you_mean(path, names)}"
-    if source.time is None or counted == len(records):
+    if (time := source.time) is None or counted == len(records):
         return
-    others = {
-        scale: sampled(_with_scale(source, scale), records, now_ms, schemas)[Fate.COUNTED]
-        for scale in _SCALES
-        if scale != source.time.scale
-    }
-    scale, better = max(others.items(), key=lambda one: one[1])
-    if better > 2 * counted:
-        field = f"{quote(source.time.field)} seems to be in {_SCALES[scale]}"
-        yield f"{field}: with time.in {scale}, {better} of {len(records)} events would count"
-
-
-def _with_scale(source: SourceSpec, scale: str) -> SourceSpec:
-    assert source.time is not None  # noqa: S101 - the caller checked it
-    return source.model_copy(update={"time": source.time.model_copy(update={"scale": scale})})
+    for scale, text in _SCALES.items():
+        other = source.model_copy(update={"time": time.model_copy(update={"scale": scale})})
+        better = sampled(other, records, now_ms, schemas).fates[Fate.COUNTED]
+        if better > 2 * counted:
+            field = f"{quote(time.field)} seems to be in {text}"
+            yield f"{field}: with time.in {scale}, {better} of {len(records)} events would count"
 
 
 def _objects(records: Records) -> Iterator[Any]:

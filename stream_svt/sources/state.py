@@ -173,11 +173,6 @@ class CounterState:
         return clock.close_of(clock.window_at(after - clock.closes_after_ms) + clock.window_ms)
 
     @property
-    def first_answer(self) -> int:
-        """The tick at which the first window is asked first, in ms."""
-        return self.first + self.clock.every_ms if self.clock.asks_ticks else self.clock.close_of(self.first)
-
-    @property
     def limit(self) -> Look | None:
         """The look up to which records may be read, None if there is none."""
         return self.queue[0][1] if self.queue and isinstance(self.queue[0][1], Look) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from stream_svt.settings.fields import LAST_MS
 
 if TYPE_CHECKING:
     from stream_svt.settings.sources import SourceSpec
+
+_Ms = TypeVar("_Ms", int, Integers)
 
 EPOCH_MS: Final = 4 * 86_400_000
 """Monday, 5 January 1970, UTC: weeks begin on Mondays, and every divisor of a day or a week begins here."""
@@ -74,6 +76,11 @@ class TickClock:
         """From a window's begin to its close."""
         return self.window_ms + -(-self.lateness_ms // self.every_ms) * self.every_ms
 
+    @property
+    def asked_after_ms(self) -> int:
+        """From a window's begin to the first tick at which it is asked."""
+        return self.every_ms if self.asks_ticks else self.closes_after_ms
+
     def tick_after(self, ms: int) -> int:
         """Return the end of the first tick that ends after a moment.
 
@@ -112,21 +119,19 @@ class TickClock:
                 that the look serves which covers them.
         """
         appended = np.clip(appended_ms, -LAST_MS, LAST_MS)
-        window = _begins(np.clip(event_ms, -LAST_MS, LAST_MS), self.window_ms)
-        close = window + self.closes_after_ms
-        tick = np.maximum(_begins(appended, self.every_ms) + self.every_ms, reading_for_ms)
+        window = _begin(np.clip(event_ms, -LAST_MS, LAST_MS), self.window_ms)
+        tick = np.maximum(_begin(appended, self.every_ms) + self.every_ms, reading_for_ms)
         tick = np.where(stamped, tick, reading_for_ms)
         return Placed(
             window=window,
-            tick=np.maximum(tick, window + self.every_ms) if self.asks_ticks else close,
-            late=tick > close,
+            tick=np.maximum(tick, window + self.asked_after_ms),
+            late=tick > window + self.closes_after_ms,
             early=window > appended + self.ahead_ms,
         )
 
     def is_asked(self, begin_ms: int, tick_ms: int) -> bool:
         """Return whether the window with this begin is asked at the end of a tick."""
-        close = self.close_of(begin_ms)
-        return tick_ms == close or (self.asks_ticks and begin_ms + self.every_ms <= tick_ms < close)
+        return begin_ms + self.asked_after_ms <= tick_ms <= self.close_of(begin_ms)
 
     def queries_due(self, tick_ms: int, windows: Iterable[int]) -> list[int]:
         """Return the begins of those windows that are asked at the end of a tick, in order."""
@@ -144,9 +149,5 @@ class TickClock:
         return begin + part * self.every_ms // parts
 
 
-def _begin(ms: int, length_ms: int) -> int:
-    return ms - (ms - EPOCH_MS) % length_ms
-
-
-def _begins(ms: Integers, length_ms: int) -> Integers:
+def _begin(ms: _Ms, length_ms: int) -> _Ms:
     return ms - (ms - EPOCH_MS) % length_ms

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from stream_svt.operate.sampling import _findings
 from stream_svt.sources.events import Fate
+from stream_svt.sources.sampling import Sample
 from tests.support.events import source
 
 
 @pytest.mark.parametrize(("errors", "level"), [(0, "note"), (2, "ok")])
 def test_a_measure_that_no_event_matches_is_a_note(errors: int, level: str) -> None:
-    fates = {Fate.COUNTED: 3, Fate.LATE: 1}
-    found = [*_findings(source(), fates, {"visitors": 3, "errors": errors}, ["misspelt"])]
+    sample = Sample(Counter({Fate.COUNTED: 3, Fate.LATE: 1}), Counter(visitors=3, errors=errors))
+    found = [*_findings(source(), sample, ["misspelt"])]
     assert [(one.level, one.message) for one in found] == [
         ("ok", "3 of the newest 4 events of topic 'web.requests' would count"),
         (level, f"of these match each measure: visitors 3, errors {errors}"),
@@ -22,6 +25,6 @@ def test_a_measure_that_no_event_matches_is_a_note(errors: int, level: str) -> N
 
 
 def test_measures_are_left_out_where_no_event_counts_or_answers_are_passed_on() -> None:
-    [failed, _] = _findings(source(), {Fate.LATE: 1}, {"visitors": 0}, [])
+    [failed, _] = _findings(source(), Sample(Counter([Fate.LATE]), Counter(visitors=0)), [])
     assert failed.level == "problem"
-    assert len([*_findings(source(), {Fate.COUNTED: 1}, {}, [])]) == 1
+    assert len([*_findings(source(), Sample(Counter([Fate.COUNTED])), [])]) == 1

@@ -291,7 +291,7 @@ def test_what_is_no_answer_is_dropped_with_a_fate_and_others_stay():
     # Whether a dataset is declared when it is read must not decide: workers refuse the others.
     assert [row[0] for row in rows_of(found)] == ["a", "b"]
     records = Records.of(OneRecord(n, 0, None, one) for n, one in enumerate(contents))
-    assert sampled(spec, records, BEGIN)[Fate.COUNTED] == 2
+    assert sampled(spec, records, BEGIN).fates[Fate.COUNTED] == 2
     hint, *_ = remedies(source(answers={"value": "v.m"}), records[7:], BEGIN)
     assert "'v.m'; did you mean 'v.n'?" in hint
 

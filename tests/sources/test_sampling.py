@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.sources.events import Fate
-from stream_svt.sources.sampling import matches, remedies, sampled
+from stream_svt.sources.sampling import remedies, sampled
 from tests.support.avro import AtHand, encode, record
 from tests.support.events import TIME, source
 
@@ -33,8 +33,8 @@ def test_each_event_has_one_fate():
     )  # fmt: skip
     wanted = [Fate.EMPTY, Fate.UNREADABLE, Fate.FILTERED, Fate.NO_UNIT, Fate.NO_TIME, Fate.LATE, Fate.EARLY]
     wanted += [Fate.OTHER_SERIES, Fate.OTHER_DATASET]
-    assert sampled(spec, events, TIME) == {Fate.COUNTED: 3} | dict.fromkeys(wanted, 1)
-    assert sampled(spec, records(), TIME) == {}
+    assert sampled(spec, events, TIME).fates == {Fate.COUNTED: 3} | dict.fromkeys(wanted, 1)
+    assert sampled(spec, records(), TIME).fates == {}
 
 
 def test_an_event_is_late_or_early_by_its_own_append():
@@ -44,13 +44,16 @@ def test_an_event_is_late_or_early_by_its_own_append():
         (window + HOUR + 59_999, Fate.COUNTED), (window + HOUR + 60_000, Fate.LATE),
         (window - 600_000, Fate.COUNTED), (window - 600_001, Fate.EARLY),
     ):  # fmt: skip
-        assert sampled(spec, records(EVENT, timestamp=appended), TIME + 5 * HOUR) == {fate: 1}
+        assert sampled(spec, records(EVENT, timestamp=appended), TIME + 5 * HOUR).fates == {fate: 1}
     # A producer's timestamp says nothing later than the moment of the look.
-    assert sampled(spec, records(EVENT, timestamp=TIME + 9 * HOUR), TIME) == {Fate.COUNTED: 1}
+    assert sampled(spec, records(EVENT, timestamp=TIME + 9 * HOUR), TIME).fates == {Fate.COUNTED: 1}
 
 
 def test_many_events_are_sampled_in_steps():
-    assert sampled(source(), records(*[EVENT] * 9000, b"x"), TIME) == {Fate.COUNTED: 9000, Fate.UNREADABLE: 1}
+    assert sampled(source(), records(*[EVENT] * 9000, b"x"), TIME).fates == {
+        Fate.COUNTED: 9000,
+        Fate.UNREADABLE: 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_a_field_that_no_event_has_is_named_with_the_one_that_is_meant():
 def test_a_misspelt_field_of_a_measure_is_named_though_every_event_counts():
     measures = [{"name": "visitors"}, {"name": "errors", "where": {"staus": [500]}}]
     spec, events = source(measures=measures, where={"ms": {"below": 50}}), records(*[EVENT] * 3)
-    assert sampled(spec, events, TIME) == {Fate.COUNTED: 3}
+    assert sampled(spec, events, TIME).fates == {Fate.COUNTED: 3}
     assert [*remedies(spec, events, TIME)] == [
         "no event of the sample has a field 'staus'; did you mean 'status'?"
     ]
@@ -102,9 +105,14 @@ def test_the_events_that_count_are_counted_for_each_measure():
     slow, failed = EVENT | {"ms": 2000}, EVENT | {"status": 500}
     late = failed | {"ts": TIME - 2 * HOUR}
     events = records(*[EVENT] * 9000, *[slow] * 3, *[late] * 4, b"x")
-    assert matches(source(), events, TIME) == {"visitors": 9003, "errors": 0, "slow": 3, "middle": 9003}
-    assert matches(source(), records(failed, late), TIME)["errors"] == 1
-    assert not any(matches(source(), records(), TIME).values())
+    assert sampled(source(), events, TIME).matches == {
+        "visitors": 9003,
+        "errors": 0,
+        "slow": 3,
+        "middle": 9003,
+    }
+    assert sampled(source(), records(failed, late), TIME).matches["errors"] == 1
+    assert not sampled(source(), records(), TIME).matches
 
 
 def test_avro_events_are_sampled_and_fields_that_their_schema_lacks_are_named():
@@ -135,7 +143,7 @@ def test_avro_events_are_sampled_and_fields_that_their_schema_lacks_are_named():
     right = source(
         format="avro", unit="payload.user", series={"field": "pages", "names": ["/"]}, measures=None
     )
-    assert sampled(right, events, TIME, schemas) == {
+    assert sampled(right, events, TIME, schemas).fates == {
         Fate.LATE: 4, Fate.UNUSABLE_SCHEMA: 2, Fate.UNREADABLE: 1, Fate.EMPTY: 1,
     }  # fmt: skip
     [unit] = remedies(right, events, TIME, schemas)
