@@ -16,20 +16,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from stream_svt.proving.neighbours import Summary
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.chains import CarryingOver, Chains, ProvingJournal
 from tests.simulation.script import Faults, Script
 from tests.simulation.world import Variant, play
 from tests.soak import report
 from tests.soak.stage import Outcome
+from tests.support.counted_alerts import CountedAlerts
+from tests.support.counter_play import played as streams_played
 from tests.support.counter_play import problem_of
 from tests.support.raw_streams import history_of
 
 DEFAULT_COUNT = 10_000
-SHORT = {"sources": 400}
-_SHARE = 50
+SHORT, FULL = {"sources": 5_000}, {"sources": 200_000}
+_SHARE = 20
 MOST = 20
-"""Failures after which a soak ends."""
+"""Failures after which a soak ends; that of sources ends after the first."""
+ALERTS_EACH = 10
+"""Of so many pairs of raw streams the counts of one go through the engine."""
 
 
 @dataclass
@@ -95,11 +100,26 @@ def chain(
     return seed, violations, Counter(whole.endings) + Counter(counted)
 
 
-def neighbours(seed: int) -> tuple[int, list[str], Mapping[str, int]]:
-    """Play raw streams with and without a unit through the counter of a source."""
-    pair = history_of(seed)
-    problem = problem_of(pair)
-    return seed, [problem] if problem else [], {f"pairs on timestamps of kind {pair.stamps}": 1}
+def neighbours(seed: int) -> tuple[str, list[str], Mapping[str, int]]:
+    """Play raw streams with and without a unit through the counter of a source, some also through the engine."""
+    summary, problem = Summary(), ""
+    if seed % ALERTS_EACH:
+        pair = history_of(seed)
+        plays = streams_played(pair)
+    else:
+        alerts = CountedAlerts(seed)
+        pair, plays = alerts.history, alerts.plays
+        problem = alerts.problem(summary)
+    found = [one for one in (problem_of(pair, plays), problem) if one]
+    counted = Counter({f"pairs of {pair.source.format}": 1, f"timestamps of kind {pair.stamps}": 1})
+    counted["changed lists"] = len(pair.sources) - 1
+    counted[f"losses of kind {pair.loss.kind}" if pair.loss else "without a loss"] = 1
+    counted.update(
+        {"through the engine": summary.cases, "alerts": summary.alerts, "unaligned": summary.unaligned}
+    )
+    for each in plays:
+        counted.update(each.happened)
+    return f"seed {seed}", found, counted
 
 
 PLAYS: dict[str, Play] = {"simulation": history, "chains": chain, "sources": neighbours}
@@ -114,16 +134,14 @@ def main(name: str = "simulation", arguments: Sequence[str] | None = None) -> in
         said(found.count, f", violations {len(found.failures)}" + (f": {broke}" if broke else ""))
 
     def outcome(count: int, first: int) -> Outcome:
-        found = played(
-            PLAYS[name], range(first, first + count), processes=os.cpu_count() or 1, progress=progress
-        )
+        seeds, most = range(first, first + count), 1 if name == "sources" else MOST
+        found = played(PLAYS[name], seeds, most=most, processes=os.cpu_count() or 1, progress=progress)
         told = ["\n  ".join([f"{failed} breaks a rule:", *said]) for failed, said in found.failures]
         counted = ", ".join(f"{number} {what}" for what, number in sorted(found.tally.items()))
         return Outcome(found.count, told, [counted])
 
-    return report.run(
-        name, __doc__, outcome, short=SHORT.get(name, DEFAULT_COUNT), first=0, arguments=arguments
-    )
+    short, full = SHORT.get(name, DEFAULT_COUNT), FULL.get(name)
+    return report.run(name, __doc__, outcome, short=short, full=full, first=0, arguments=arguments)
 
 
 if __name__ == "__main__":
