@@ -12,6 +12,11 @@ _gauge, _counter, _ = lines_of(PREFIX, ())
 
 METRICS: Final[tuple[Metric, ...]] = (
     _counter("events_total", "source fate", "Events read, by what became of them."),
+    _counter(
+        "measured_events_total",
+        "source measure",
+        "Events that count, by each measure whose `where` they match.",
+    ),
     _counter("late_records_total", "source", "Records stamped before a look that did not cover them."),
     _gauge("tick_timestamp_seconds", "source", "End of the newest tick asked."),
     _gauge("behind_seconds", "source", "Time since the oldest tick that is due and not asked, or 0."),

@@ -206,6 +206,9 @@ class Counter(SourceCounter):
             self._keep(begin, cells, hashes, events.measures[rows], placed.tick[rows])
         for why, number in enumerate(np.bincount(fate, minlength=len(Fate)).tolist()):
             self.fates[Fate(why)] += number
+        matching = events.measures[fate == Fate.COUNTED].sum(axis=0).tolist()
+        for measure, number in zip(self.source.measures, matching, strict=True):
+            self.measured[measure.name] = self.measured.get(measure.name, 0) + number
 
     def _keep(
         self, window: int, cells: tuple[Integers, Integers], hashes: Keys, matches: Mask, ticks: Integers

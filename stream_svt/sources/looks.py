@@ -64,6 +64,7 @@ class SourceCounter(ABC):
     Attributes:
         source: The source, as applied last.
         fates: Events by what became of them.
+        measured: Events that counted, by each measure that they match.
         late_records: How many records a broker stamped before a look that did not cover them.
         missing: Partitions that the last attempt at a look did not find; no look is taken meanwhile.
     """
@@ -71,6 +72,7 @@ class SourceCounter(ABC):
     def __init__(self, source: SourceSpec, reader: Reader) -> None:
         self.source, self.state = source, CounterState(TickClock.of(source))
         self.fates: dict[Fate, int] = dict.fromkeys(Fate, 0)
+        self.measured: dict[str, int] = {}
         self.late_records = 0
         self.missing: tuple[int, ...] = ()
         self._reader = reader

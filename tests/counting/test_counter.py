@@ -81,6 +81,7 @@ async def test_raw_events_become_counts_and_counts_become_alerts(scene):
         Fate.UNREADABLE: 1,
     }
     assert metric(counter, "events_total", fate="counted") == 700
+    assert metric(counter, "measured_events_total", measure="users") == 700
     assert metric(counter, "events_total", fate="late") == metric(counter, "late_records_total") == 0
     assert metric(counter, "behind_seconds") < 5
     assert metric(counter, "parked") is None

@@ -724,6 +724,22 @@ def test_each_event_meets_one_fate():
     }
 
 
+def test_of_events_that_count_it_is_known_which_measures_they_match():
+    measures = [
+        {"name": "all"},
+        {"name": "some", "where": {"user": ["u1"]}},
+        {"name": "none", "where": {"usr": ["u1"]}},
+    ]
+    drive = Drive(source_of(measures=measures)).begin({0: (0, 0)})
+    drive.look(T + 15 * SECOND, {0: (0, 4)})
+    pages = ["/", "/", "/a", "/b"]  # the last one does not count
+    drive.fold(
+        Records.of([Raw(n, T + 1, f"u{n % 2}", T + 1, page, LOG_APPEND_TIME) for n, page in enumerate(pages)])
+    )
+    assert drive.fates == {Fate.COUNTED: 3, Fate.OTHER_SERIES: 1}
+    assert drive.counter.measured == {"all": 3, "some": 1, "none": 0}
+
+
 def test_a_tally_of_millions_of_pairs_is_taken_over_from_the_log():
     drive = Drive().begin({0: (0, 0)})
     drive.look(T + 5 * SECOND, {0: (0, 0)})
