@@ -41,11 +41,6 @@ STOP_TIMEOUT: Final = 15.0
 """Seconds that the end of a partition may take: a transaction ends within ten."""
 
 
-def group_of(application: str) -> str:
-    """Return the group of an application's counters."""
-    return f"{application}-counters"
-
-
 class Owner:
     """One partition of the event log, and the sources that it belongs to, until it is stopped."""
 
@@ -132,6 +127,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
 
     def __init__(self, config: Config, accepts: Iterable[str] = ()) -> None:
         self.config, self.applied = config, Applied(config)
+        self._group = f"{config.spec.application}-counters"
         self.owners: dict[int, Owner] = {}
         self.joined = self._has_joined = False
         self.waits = "it reads the applied configuration"
@@ -213,10 +209,9 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
     # -- the group
 
     async def _join(self) -> None:
-        group = group_of(self.config.spec.application)
         held = StickyAssignor(lambda: {number: owner.written for number, owner in self.owners.items()})
-        self._consumer = self.config.cluster().member(group, held)
-        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {group!r}"):
+        self._consumer = self.config.cluster().member(self._group, held)
+        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._group!r}"):
             await self._consumer.start()
         self._consumer.subscribe([log_topic(self.config.spec.application)], listener=self)
 
@@ -224,7 +219,7 @@ class CounterService(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         """Raise the error that ends the membership, or prevents it."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
-            check_membership(self._consumer, group_of(self.config.spec.application))
+            check_membership(self._consumer, self._group)
             if following.done():
                 following.result()
 

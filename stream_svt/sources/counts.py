@@ -74,7 +74,7 @@ def records_of_answers(
     """Yield the records of answers of one dataset, as they are, at a tick; cut by their ids and series alone."""
     headers = (*_headers(source), (MEASURE_HEADER, b""))
     sizes = (len(name.encode()) + len((series or "").encode()) + _ROW_BYTES for name, series, _ in answers)
-    for first, end in _cut(sizes):
+    for first, end in cut_rows(sizes, MAX_BYTES - _OTHER_BYTES):
         ids, series, values = zip(*answers[first:end], strict=True)
         # The same bytes for any value: all have one type, and none is null.
         content = b"".join([value.to_bytes(16, "little", signed=True) for value in values])
@@ -89,12 +89,12 @@ def _headers(source: SourceSpec) -> tuple[tuple[str, bytes], ...]:
     return ("content-type", ARROW_STREAM.encode()), (SOURCE_HEADER, source.digest.encode())
 
 
-def _cut(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the rows of each record, from and to, given the bytes of each row."""
+def cut_rows(sizes: Iterable[int], most_bytes: int) -> list[tuple[int, int]]:
+    """Return the rows of each record, from and to, given the bytes of each row; one row always has room."""
     ends, whole, first, row = list[int](), 0, 0, -1
     for row, size in enumerate(sizes):
         whole += size
-        if row - first == MAX_ROWS or (whole > MAX_BYTES - _OTHER_BYTES and row > first):
+        if row - first == MAX_ROWS or (whole > most_bytes and row > first):
             ends.append(row)
             whole, first = size, row
     return [*zip([0, *ends], [*ends, row + 1], strict=True)]
@@ -104,7 +104,8 @@ def _cut(sizes: Iterable[int]) -> list[tuple[int, int]]:
 def _parts(names: tuple[str, ...], has_set: bool) -> Sequence[tuple[int, int, _Arrow]]:
     """Return the rows of each record, from and to, with the column of their series: cut by the declared names alone."""
     rows = [*names, names[-1]] if has_set else names
-    cut = _cut(len(name.encode()) + _ROW_BYTES for name in rows)
+    sizes = (len(name.encode()) + _ROW_BYTES for name in rows)
+    cut = cut_rows(sizes, MAX_BYTES - _OTHER_BYTES)
     return [(first, end, _series(rows[first:end])) for first, end in cut]
 
 
