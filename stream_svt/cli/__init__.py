@@ -16,6 +16,7 @@ from stream_svt.cli import common
 from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.counting import count
+from stream_svt.cli.explaining import explain
 from stream_svt.cli.planning import plan
 from stream_svt.cli.rejecting import rejects
 from stream_svt.cli.sending import send
@@ -123,7 +124,7 @@ def demo(
 
 for _command in (demo, run, count, apply, show_config, check, send, lint, prove, plan, schema):
     app.add_command(_command)
-for _command in (watch, forward, status, rejects, control, carry_over, audit):
+for _command in (watch, explain, forward, status, rejects, control, carry_over, audit):
     app.add_command(_command)
 
 

@@ -140,7 +140,7 @@ def _parts(
     parts |= {
         "Detects": " ".join((_detects(monitor), *_when_quiet(monitor, source))),
         "Adds": _adds(monitor),
-        "Wastes": _wastes(monitor),
+        "Wastes": wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
         "Mutes": _mutes(monitor.mute),
         "Lasts": _lasts(monitor, left, len(others)),
@@ -205,7 +205,8 @@ def _adds(monitor: MonitorSpec) -> str:
     return f"noise of scale {query} to each test, {threshold} to the threshold."
 
 
-def _wastes(monitor: MonitorSpec) -> str:
+def wastes(monitor: MonitorSpec) -> str:
+    """Return how many alerts a monitor wastes on values that are not above the threshold."""
     if isinstance(monitor.append, Sweep):
         return (
             "alerts on the largest values below the threshold, where a set has fewer than "

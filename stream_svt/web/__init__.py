@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from importlib.resources import files
 from inspect import iscoroutinefunction
 from typing import Annotated
@@ -15,7 +16,9 @@ from msgspec import Meta
 
 from stream_svt.monitor.released import DatasetView
 from stream_svt.plain_text import escaped
+from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.protocol.shard_states import Cause, ShardState
+from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.version import __version__
 from stream_svt.web.overview import Overview
 from stream_svt.web_server import Pages
@@ -91,6 +94,14 @@ class MonitorLine(msgspec.Struct):
     threshold: Annotated[float, Meta(description="In real units.")]
     cutoff: Annotated[int, Meta(description="Alerts that a run pays for.")]
     epsilon: Annotated[float, Meta(description="Privacy loss of a run.")]
+    surely: Annotated[float, Meta(description="Least value that one test reports 95 % of the time.")]
+
+    @classmethod
+    @lru_cache(maxsize=1000)
+    def of(cls, spec: MonitorSpec) -> MonitorLine:
+        """Return the line of a monitor; cached, because the page is asked every two seconds."""
+        threshold, surely = float(spec.threshold), float(spec.threshold + reported_margin(spec, SURE))
+        return cls(spec.name, spec.topic, spec.form, threshold, spec.cutoff, float(spec.epsilon), surely)
 
 
 class About(msgspec.Struct, kw_only=True):
@@ -146,10 +157,7 @@ def about(worker: Worker) -> About:
         sealed=bool(config.sealing.master_keys),
         signatures_required=bool(config.control.keys),
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
-        monitors=[
-            MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
-            for one in spec.monitors
-        ],
+        monitors=[MonitorLine.of(one) for one in spec.monitors],
         refused=RefusedRecords(
             config.topics.rejects, worker.metrics.refused_records(), worker.workload.misrouted()
         ),

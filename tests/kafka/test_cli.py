@@ -199,7 +199,13 @@ async def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, sce
     for name in ("today", "tomorrow"):
         await scene.send(name, *[HIGH] * 6, *[LOW] * 14)
     lines = await watched("-c", config, "--limit", 12, "--json")
-    alerts = [json.loads(line)["data"] for line in lines.splitlines()]
+    events = [json.loads(line) for line in lines.splitlines()]
+    alerts = [event["data"] for event in events]
+    explained = await run("explain", events[5]["id"])
+    assert explained.out.startswith(f"Alert {events[5]['id']} of "), explained
+    assert "\n  Odds     a value would be reported" in explained.out  # the digest is that of the file
+    unknown = await run("explain", f"{scene.application}/today/hot/1/999")
+    assert (unknown.code, "has no event" in unknown.err) == (1, True), unknown
     assert {alert["dataset"] for alert in alerts} == {"today", "tomorrow"}
     assert all(alert["gap"] >= 0 for alert in alerts)
     paused = await run("control pause", "today")

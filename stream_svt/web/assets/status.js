@@ -317,7 +317,8 @@ document.addEventListener("DOMContentLoaded", () => {
       make("div", { class: "what" },
         make("p", {}, subject, " ", make("span", { class: "where" }, name(alert.dataset), " · ", name(alert.monitor))),
         make("p", { class: "words" }, `${inWords(alert)}.`),
-        make("p", { class: "where" }, `Gap ${number(alert.gap)} · ${more} · ${paid(alert.account)}`)));
+        make("p", { class: "where" }, `Gap ${number(alert.gap)} · ${more} · ${paid(alert.account)} · `,
+          make("code", {}, `stream-svt explain -c FILE ${quoted(event.id)}`))));
   }
 
   const paid = (account) => (account.charge > 0
@@ -412,7 +413,8 @@ document.addEventListener("DOMContentLoaded", () => {
     fill(at("monitors"), sums, () => sums.map(({ monitor, states, alerts, halts }) =>
       make("tr", { role: "row" },
         cell("Monitor", name(monitor.monitor), make("span", { class: "sub" }, MECHANISMS[monitor.mechanism] ?? monitor.mechanism)),
-        cell("Alerts on", `values of ${number(monitor.threshold)} or more`, make("span", { class: "sub" }, "topic ", name(monitor.topic))),
+        cell("Alerts on", `values of ${number(monitor.threshold)} or more`, make("span", { class: "sub" },
+          `${number(monitor.surely)} is missed by 5 tests in 100 · topic `, name(monitor.topic))),
         cell("A run", `${many(monitor.cutoff, "alert")} for epsilon ${loss(monitor.epsilon, "epsilon")}`,
           monitor.mechanism === "svt" ? null : make("span", { class: "sub" }, "more, if far above")),
         cell("On its datasets", ...states.map(([state, count]) => stateOf(state, `${number(count)} ${STATES[state] ?? state}`))),

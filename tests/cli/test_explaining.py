@@ -1,0 +1,58 @@
+"""The command `explain`: where an event comes from, and what is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.sources import changed
+
+LOCKED = changed(("sources:", "sealing: {keys: [no-such.key]}\nsources:"))
+"""Its sealing key is not there."""
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Path:
+    path = tmp_path / "web.yaml"
+    path.write_text(LOCKED)
+    return path
+
+
+def test_an_event_in_a_file_or_on_standard_input_needs_neither_broker_nor_key(
+    stream_svt, web, tmp_path, monkeypatch
+):
+    (tmp_path / "event.json").write_bytes(encoded(4, alert(dataset="web-2026-11-28"), application="web"))
+    ended = stream_svt("explain", "-c", web, tmp_path / "event.json")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("Alert web-2026-11-28-4 of 2026-01-05 10:00:00 UTC:\n  Found ")
+    content = io.TextIOWrapper(io.BytesIO((tmp_path / "event.json").read_bytes()))
+    monkeypatch.setattr("sys.stdin", content)
+    assert stream_svt("explain", "-c", web, "-").out == ended.out
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (b"{}", "event.json has no event of the alert topic: Object missing required field"),
+        (encoded(1, alert()), "is of application 'retail-watch', and"),
+        (
+            encoded(1, lifecycle("first"), kind=EventType.RUN_STARTED, application="web"),
+            "the event is no alert: its type is io.stream-svt.run.started.v1",
+        ),
+    ],
+)
+def test_what_is_no_alert_of_the_application_is_refused(stream_svt, web, tmp_path, record, says):
+    (tmp_path / "event.json").write_bytes(record)
+    ended = stream_svt("explain", "-c", web, tmp_path / "event.json")
+    assert (ended.code, ended.out) == (1, "")
+    assert says in ended.err
+
+
+def test_a_word_that_is_neither_a_file_nor_an_id_is_wrong_usage(stream_svt, web):
+    ended = stream_svt("explain", "-c", web, "shop/a/b/1/2")
+    assert ended.code == 2
+    assert "expected a file, -, or an id such as web/DATASET/MONITOR/RUN/NUMBER" in ended.err

@@ -1,0 +1,153 @@
+"""What `explain` says about an alert, against closed forms and the released event."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from stream_svt.mechanisms import estimates
+from stream_svt.monitor.released import Account, NoiseLaw, Position
+from stream_svt.planning.alerts import explain_alert
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from tests.support.alerts import account_of, alert, event
+from tests.support.sources import ANSWERS, WEB, changed
+
+WINDOW = "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z"
+RHO = ("limit: {epsilon: 2}", "limit: {rho: 2}")
+
+
+def explained(text: str = WEB, *, monitor: int = 0, known: bool = True, **changes: Any) -> dict[str, str]:
+    """Return the parts of the explanation of an alert, by their first words."""
+    spec = load_spec(text)
+    return parts_of(spec, monitor, known=known, **changes)
+
+
+def parts_of(spec: ApplicationSpec, index: int, *, known: bool = True, **changes: Any) -> dict[str, str]:
+    monitor = spec.monitors[index]
+    usual: dict[str, Any] = {
+        "dataset": "web-2026-11-28",
+        "monitor": monitor.name,
+        "series": "/cart",
+        "position": Position(monitor.topic, 0, -1, 3, WINDOW),
+        "spec_hash": monitor.hash() if known else "0f0f",
+    }
+    head, *lines = explain_alert(spec, event(alert(**usual | changes)))
+    assert head == "Alert web-2026-11-28-1 of 2026-01-05 10:00:00 UTC:" or "dataset" in changes
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
+def test_it_names_the_count_the_series_and_the_window() -> None:
+    found = explained()["Found"]
+    assert found.startswith(
+        "the number of different `user` (measure visitors of source requests) of series /cart from 2026-11-28 09:00:00 "
+        "UTC to 2026-11-28 10:00:00 UTC, in dataset web-2026-11-28 (all events of one `user` in a day), was found "
+        "above 500. With noise of scale 10 it was 12 above the threshold, plus a correction of 60, plus noise of scale "
+        "10."
+    )
+    several = ("{name: visitors}", "{name: visitors, of: {events: {at_most: 7}}}")
+    assert explained(changed(several))["Found"].startswith("the number of events, 7 of each `user` at most (")
+    ticking = explained(changed(("window: 1h", "window: 1h\n    ask: tick")))["Found"]
+    assert "10:00:00 UTC, as of 2026-11-28 10:01:00 UTC, in" in ticking
+
+
+def test_answers_of_a_topic_and_of_a_source_are_named_by_their_id() -> None:
+    found = explained(ANSWERS, dataset="north", position=Position("shop.hits.counts", 0, -1, 3, "q1"))[
+        "Found"
+    ]
+    assert found.startswith(
+        "the answer q1 of shop.hits.counts of series /cart, in dataset north (one user), was"
+    )
+
+
+def often(odds: str) -> list[float]:
+    """Return the probabilities that a text has, in its order."""
+    texts = re.findall(r"\) (?:once in ([\d,]+) tests|([\d.]+) times in 100)", odds)
+    return [1 / float(rare.replace(",", "")) if rare else float(common) / 100 for rare, common in texts]
+
+
+@pytest.mark.parametrize("law", ["exponential", "laplace"])
+@pytest.mark.parametrize("rule", ["exposure", "none"])
+def test_the_odds_are_those_of_the_noise_in_closed_form(law: str, rule: str) -> None:
+    """The probability that query noise less threshold noise reaches the correction and the distance."""
+    keys = f"threshold: 500, mute: 1h, query_noise: {law}, correction: {rule}"
+    spec = load_spec(changed(("threshold: 500, mute: 1h", keys)))
+    mechanism = spec.monitors[0].mechanism()
+    (query,), bar = mechanism.branch_laws, mechanism.branches[0].correction(0)
+    scale = 8.0
+    noise = NoiseLaw(family=law, scale=scale)
+    odds = parts_of(spec, 0, query_noise=noise, threshold=700.0)["Odds"]
+    assert re.findall(r"(\d+) \(", odds) == ["700", "692", "676"]
+    wanted = [
+        estimates.survival(query, mechanism.threshold_law, bar + below) for below in (0, int(scale), 24)
+    ]
+    assert often(odds) == pytest.approx(wanted, rel=0.06)
+
+
+def test_silence_names_the_values_that_are_reported_surely_and_half_of_the_time() -> None:
+    spec = load_spec(WEB)
+    mechanism = spec.monitors[0].mechanism()
+    (query,), bar = mechanism.branch_laws, mechanism.branches[0].correction(0)
+    texts = re.findall(
+        r"([\d,]+) (?:would have been reported )?(95%|half) of the time", parts_of(spec, 0)["Silence"]
+    )
+    assert len(texts) == 2
+    for (text, _), chance in zip(texts, (0.95, 0.5), strict=True):
+        distance = int(text.replace(",", "")) - 500
+        reached, before = (
+            estimates.survival(query, mechanism.threshold_law, bar - one) for one in (distance, distance - 1)
+        )
+        assert before < chance <= reached
+
+
+def test_odds_of_a_monitor_that_was_declared_otherwise_are_unknown() -> None:
+    other = explained(known=False)
+    assert other.keys() & {"Wastes", "Silence"} == set()
+    assert other["Odds"].startswith("unknown: the file declares monitor many-users otherwise, and this was")
+    assert "run of 5 alerts" not in other["Price"]
+    assert "with digest 0f0f" in other["Odds"]
+    spec = load_spec(WEB)
+    gone = dict(line.split(maxsplit=1) for line in explain_alert(spec, event(alert(monitor="gone")))[1:])
+    assert gone["Odds"].startswith(
+        "unknown: the file declares no monitor gone, and this was tested with digest 5f0c."
+    )
+
+
+def test_a_bound_is_given_where_it_was_released() -> None:
+    assert explained()["Bound"].startswith("none: the gap is too small for one at 95%")
+    bound = explained(bound=540.0, beta=0.01)["Bound"]
+    assert bound.startswith("the true value is at least 540, at 99%. One such bound in 100 may be wrong")
+
+
+def test_the_price_is_that_of_the_event_and_the_rest_pays_for_whole_runs() -> None:
+    paid = explained(account=account_of(charge=0.08, spent=0.5, reserved=0.25, limit=4.0), number=2, run=3)[
+        "Price"
+    ]
+    assert paid.startswith(
+        "epsilon 0.08; alert 2 of run 3. Tests without an alert cost nothing. After it epsilon 0.5 of"
+    )
+    assert "of 4 was spent: 3.5 is left, 0.25 of it reserved by open runs." in paid
+    assert paid.endswith("The rest pays for 3 more runs of 5 alerts, if no other monitor begins one.")
+
+
+def test_an_alert_of_a_rho_run_was_paid_with_it() -> None:
+    account = Account(measure="rho", charge=0.0, spent=0.5, reserved=0.0, limit=2.0)
+    price = explained(changed(RHO), account=account)["Price"]
+    assert price.startswith("paid with its run; alert 1 of run 1.")
+    spec = load_spec(changed(RHO))
+    runs = int(1.5 * 10**12) // spec.monitors[0].run_price(spec.dataset("web-2026-11-28").terms.kind)
+    assert f"pays for {runs} more runs of 5 alerts" in price
+
+
+@pytest.mark.parametrize(
+    ("until", "says"),
+    [
+        (None, "none: the next query of this series is tested"),
+        ("period", "not tested as long as its dataset lives"),
+        ("run", "not tested for the rest of the run"),
+        (1_796_000_000_000, "not tested until 2026-11-30 00:53:20 UTC: until then its silence means nothing"),
+    ],
+)
+def test_the_mute_is_the_end_of_what_silence_of_the_series_may_mean(until: Any, says: str) -> None:
+    assert says in explained(muted_until=until)["Mute"]
