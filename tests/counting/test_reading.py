@@ -1,4 +1,4 @@
-"""How a source reads, without brokers: the clock gets its turn, and nothing is read twice or forgotten."""
+"""The loop of a source, without brokers: the clock gets its turn, and nothing is read or looked at twice."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from stream_svt.counting.applied import Applied
 from stream_svt.counting.raw import Piece
 from stream_svt.counting.source import SourceLoop
 from stream_svt.protocol.records import OneRecord, Records
+from stream_svt.sources.events import MOST_RECORDS
 from tests.support.sources import WEB
 
 COUNT = 9
 """Records of each of three partitions, at offsets from 0 on."""
+MANY, STEP = 20_000, 700
+"""Records of one partition, at every second offset, and how many of them are taken at once."""
+PIECE = Piece(0, Records.of(OneRecord(2 * number, 0, None, b"{}") for number in range(MANY)), 2 * MANY)
 
 
 class Raw:
@@ -54,6 +58,27 @@ class Slow:
         self.folded.append((partition, int(records.offset[0])))
         self.at[partition] = min(int(records.offset[0]) + 1, until)
         return self.at[partition]
+
+
+class Taking:
+    """Takes `STEP` records of partition 0 at once; none from ``lacks`` on can be read."""
+
+    def __init__(self, lacks: int = MANY) -> None:
+        self.lacks, self.at, self.looked, self.given = lacks, 0, list[int](), list[int]()
+
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        return {0: (self.at, 2 * MANY)} if self.at < 2 * MANY else {}
+
+    def lack(self, records: Records) -> tuple[int, str]:
+        self.looked.append(len(records))
+        count = int((records.offset < 2 * self.lacks).sum())
+        return count, "" if count == len(records) else "no schema"
+
+    def fold(self, _: int, records: Records, next_offset: int) -> int:
+        assert records.offset.tolist()[:1] in ([], [self.at])
+        self.given.append(len(records))
+        self.at = int(records.offset[STEP]) if len(records) > STEP else next_offset
+        return self.at
 
 
 @pytest.fixture
@@ -105,3 +130,33 @@ async def test_a_schema_that_one_partition_lacks_is_shown_and_holds_up_no_other(
     counter.lacks = ""
     assert await loop._read(counter)
     assert (counter.at[1], loop.waits) == (COUNT, "")
+
+
+async def test_a_piece_is_looked_at_in_slices_and_not_all_its_rest_at_each_step(loop):
+    counter = Taking()
+    assert await loop._fold(counter, PIECE)
+    assert counter.at == 2 * MANY
+    assert max(counter.looked) == max(counter.given) == MOST_RECORDS
+    assert len(counter.given) <= 2 * MANY / STEP
+    assert loop.waits == ""
+
+
+async def test_a_slice_ends_at_the_next_record_and_a_piece_at_its_own_end(loop):
+    class TakingAll(Taking):
+        def fold(self, _: int, records: Records, next_offset: int) -> int:
+            self.given.append(next_offset)
+            self.at = next_offset
+            return next_offset
+
+    counter = TakingAll()
+    assert await loop._fold(counter, PIECE)
+    assert counter.given == [*range(2 * MOST_RECORDS, 2 * MANY, 2 * MOST_RECORDS), 2 * MANY]
+
+
+async def test_schemas_behind_a_slice_that_waits_are_asked_for_too(loop):
+    counter = Taking(lacks=5)
+    assert await loop._fold(counter, PIECE)
+    assert counter.at == 2 * 5
+    assert counter.looked == [MOST_RECORDS, MOST_RECORDS, MANY - 5]
+    assert loop.waits == "no schema"
+    assert not await loop._fold(counter, PIECE)

@@ -26,6 +26,7 @@ from stream_svt.sources.sampling import remedies, sampled
 from tests.support.avro import AtHand
 from tests.support.avro import encode as avro
 from tests.support.avro import record as avro_record
+from tests.support.counter_play import query_of
 
 TICK = 10_000
 BEGIN = 1_790_000_000_000
@@ -213,13 +214,8 @@ def test_of_streams_that_differ_in_values_all_but_values_is_equal(seed, monkeypa
     monkeypatch.setattr(answers, "MAX_ROWS", 10)
     first = Play(random_topic(seed, numbers), polls(seed), f"{seed} first")
     second = Play(random_topic(seed, odd), polls(seed), f"{seed} second", declares=lambda _: False)
-    assert [public(one) for one in first.passed] == [public(one) for one in second.passed]
+    assert [query_of(one).public for one in first.passed] == [query_of(one).public for one in second.passed]
     assert first.looks == second.looks
-
-
-def public(record: CountsRecord) -> tuple[Any, ...]:
-    table = pa.ipc.open_stream(record.content).read_all().drop_columns(["value"])
-    return record.dataset, record.headers, record.timestamp_ms, len(record.content), table.to_pydict()
 
 
 def passed(

@@ -480,31 +480,6 @@ def test_nothing_is_read_while_a_tick_is_asked_and_a_look_may_be_taken():
     assert drive.asked == [(10, (1, 0))]
 
 
-def test_a_counter_asks_nothing_twice_and_nothing_is_left_out_when_it_stops_before_or_after_a_transaction():
-    for stop in range(12):
-        drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-        drive.look(T + 5 * SECOND, {0: (0, 0)})
-        for number in range(3):
-            now = T + (15 + 10 * number) * SECOND
-            drive.look(now, {0: (0, number + 1)})
-            for _ in range(stop % 4):
-                step = drive.counter.step()
-                if step is not None and step.entries:
-                    offsets = drive.append(step.entries)
-                    drive.counts += step.counts
-                    if stop < 6:
-                        drive.counter.stepped(offsets)
-                    else:
-                        break
-            counts = drive.counts
-            drive = drive.taken_over(trimmed=drive.counter.needed_offset is not None)
-            drive.counts = counts
-            for at, end in drive.counter.ranges().values():
-                drive.fold(records_at(*range(T + 1 + at, T + 1 + end), first=at))
-            drive.write()
-        assert drive.asked == [(10, (1, 0)), (20, (2, 0)), (30, (3, 0))], f"stop {stop}"
-
-
 # The log
 
 
