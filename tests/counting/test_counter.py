@@ -337,17 +337,23 @@ async def test_a_compacted_topic_is_not_counted(counting, monkeypatch):
     assert await scene.answers() == []
 
 
-async def test_a_topic_that_becomes_compacted_parks_its_source(scene, monkeypatch):
+async def compact(scene: Counting) -> None:
+    await scene.configure("raw", {"cleanup.policy": "compact"})
+
+
+async def create_again(scene: Counting) -> None:
+    await scene.delete("raw")
+    await scene.create("raw")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(compact, Park.COMPACTED), (create_again, Park.TOPIC_CREATED_AGAIN)]
+)
+async def test_a_topic_that_is_compacted_or_created_again_parks_its_source(
+    scene, monkeypatch, change, reason
+):
     monkeypatch.setattr(source, "SETTINGS_EVERY", 0.3)
     await scene.publish()
     counter = await counting_is(scene)
-    await scene.configure("raw", {"cleanup.policy": "compact"})
-    await until(lambda: metric(counter, "parked", reason=Park.COMPACTED))
-
-
-async def test_a_topic_that_is_created_again_parks_its_source(scene):
-    await scene.publish()
-    counter = await counting_is(scene)
-    await scene.delete("raw")
-    await scene.create("raw")
-    await until(lambda: metric(counter, "parked", reason=Park.TOPIC_CREATED_AGAIN))
+    await change(scene)
+    await until(lambda: metric(counter, "parked", reason=reason))

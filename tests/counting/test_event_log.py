@@ -59,6 +59,14 @@ async def replayed(log: EventLog, source: str = "requests") -> list[tuple[int, o
     return found
 
 
+async def cancelled(log: EventLog, count: int, size: int = 8) -> None:
+    """Write entries, and cancel that while their transaction is in progress."""
+    writing = asyncio.create_task(log.write(SOURCE, entries(count, size), ()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+
+
 async def test_entries_are_replayed_with_the_offsets_that_their_writing_returned(made):
     log = await made()
     small, large = entries(3), entries(5, 300_000)
@@ -99,10 +107,7 @@ async def test_the_next_owner_ends_the_one_before_and_reads_all_that_it_wrote(ma
 
 async def test_a_cancelled_write_is_ended_before_the_log_is_closed(made):
     log = await made()
-    writing = asyncio.create_task(log.write(SOURCE, entries(9, 300_000), ()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    writing.cancel()
+    await cancelled(log, 9, 300_000)
     await log.close()
     assert len(await replayed(await made())) == 9
 
@@ -110,13 +115,9 @@ async def test_a_cancelled_write_is_ended_before_the_log_is_closed(made):
 async def test_a_cancelled_write_that_fails_leaves_nothing_behind(made, caplog):
     log = await made()
     await made()
-    writing = asyncio.create_task(log.write(SOURCE, entries(1), ()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    writing.cancel()
+    await cancelled(log, 1)
     await asyncio.wait([log.broken], timeout=10)
     await log.close()
-    del writing
     gc.collect()
     assert "never retrieved" not in caplog.text
 
@@ -124,10 +125,7 @@ async def test_a_cancelled_write_that_fails_leaves_nothing_behind(made, caplog):
 async def test_a_replay_has_the_transaction_of_a_loop_that_was_cancelled(made):
     log = await made()
     for count in range(9, 90, 9):  # brokers mark what they have committed a little later
-        writing = asyncio.create_task(log.write(SOURCE, entries(9, 100_000), ()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        writing.cancel()
+        await cancelled(log, 9, 100_000)
         assert len(await replayed(log)) == count
 
 

@@ -111,36 +111,6 @@ def test_times_of_any_64_bits_are_placed_without_overflow(length: int):
         assert placed.early[row] == (window > appended + length)
 
 
-def test_a_record_appended_at_the_end_of_a_tick_belongs_to_the_next_one():
-    ticks = clock(10, 6, asks_ticks=True)
-    placed = ticks.place(np.full(3, EPOCH_MS), EPOCH_MS + np.array([9, 10, 11]), 0)
-    assert (placed.tick - EPOCH_MS).tolist() == [10, 20, 20]
-    assert ticks.tick_after(EPOCH_MS + 9) == EPOCH_MS + 10
-    assert ticks.tick_after(EPOCH_MS + 10) == EPOCH_MS + 20
-
-
-def test_a_record_is_late_from_the_close_of_its_window_on():
-    ticks = clock(10, 6, lateness=20)
-    placed = ticks.place(np.full(2, EPOCH_MS + 59), EPOCH_MS + np.array([79, 80]), 0)
-    assert placed.late.tolist() == [False, True]
-    assert ticks.close_of(EPOCH_MS) == EPOCH_MS + 80
-
-
-def test_a_record_is_early_if_its_window_begins_more_than_ahead_after_its_append():
-    ticks = clock(10, 6, ahead=25)
-    placed = ticks.place(np.full(2, EPOCH_MS + 119), EPOCH_MS + np.array([35, 34]), 0)
-    assert placed.early.tolist() == [False, True]
-    assert not placed.late.any()
-
-
-def test_a_record_read_after_its_tick_belongs_to_the_tick_that_is_read_for():
-    ticks = clock(10, 6, lateness=20, asks_ticks=True)
-    placed = ticks.place(np.full(2, EPOCH_MS), np.full(2, EPOCH_MS + 5), EPOCH_MS + 80)
-    assert (placed.tick - EPOCH_MS).tolist() == [80, 80]
-    assert not placed.late.any()
-    assert ticks.place(np.array([EPOCH_MS]), EPOCH_MS + 5, EPOCH_MS + 90).late.all()
-
-
 def test_lateness_is_rounded_up_to_the_end_of_a_tick():
     closes = [clock(10, 6, lateness=late).close_of(EPOCH_MS) - EPOCH_MS for late in (0, 1, 10, 11)]
     assert closes == [60, 70, 70, 80]
