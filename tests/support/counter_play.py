@@ -12,6 +12,7 @@ from collections import Counter as Multiset
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,8 @@ class SlowRegistry:
     def _answer(self, number: int) -> str:
         if number == UNUSABLE:
             return "{"
-        if number not in SCHEMAS or (
-            number == LATER and self._topic.now_ms < self._topic.history.registered_ms
-        ):
-            return ""
-        return json.dumps(SCHEMAS[number])
+        is_early = number == LATER and self._topic.now_ms < self._topic.history.registered_ms
+        return "" if number not in SCHEMAS or is_early else json.dumps(SCHEMAS[number])
 
 
 @dataclass
@@ -301,6 +299,7 @@ class Query:
     """A record of counts: all of it that is public, and its values."""
 
     public: tuple[Any, ...]
+    measure: str
     series: tuple[str, ...]
     values: tuple[int, ...]
 
@@ -318,7 +317,8 @@ def _query(dataset: str, headers: tuple[tuple[str, bytes], ...], timestamp_ms: i
     public = (dataset, headers, timestamp_ms, len(content), repr(table))
     series = table.get("series", [""] * len(values))
     rows = [row for row, closes in enumerate(table.get("closed", [False] * len(values))) if not closes]
-    return Query(public, tuple(series[row] for row in rows), tuple(values[row] for row in rows))
+    measure = dict(headers)["measure"].decode()
+    return Query(public, measure, tuple(series[row] for row in rows), tuple(values[row] for row in rows))
 
 
 def played(history: History) -> tuple[Play, Play]:
@@ -334,7 +334,7 @@ def played(history: History) -> tuple[Play, Play]:
 def problem_of(history: History, plays: tuple[Play, Play] | None = None) -> str:
     """Play both streams; return how they differ by more than one unit may, or from what the records say; "" if not."""
     first, second = plays = plays or played(history)
-    at_most = {one.name.encode(): one.at_most for one in history.sources[-1][1].measures}
+    at_most = {one.name: one.at_most for one in history.sources[-1][1].measures}
     if found := difference(first.counts, second.counts, at_most):
         return f"neighbours: {found}"
     if found := first.takeover or second.takeover:
@@ -351,28 +351,28 @@ def problem_of(history: History, plays: tuple[Play, Play] | None = None) -> str:
 
 def inexact(counts: Sequence[CountsRecord], expected: Sequence[Expected]) -> str:
     """Return how records of counts differ from what is expected; "" if they do not."""
-    for index, (one, other) in enumerate(zip(counts, expected, strict=False)):
-        query = query_of(one)
-        measure = dict(one.headers)["measure"].decode()
-        found = one.dataset, measure, one.timestamp_ms, dict(zip(query.series, query.values, strict=True))
-        if found != other:
-            return f"record {index} is {found}, not {other}"
-    return "" if len(counts) == len(expected) else f"{len(counts)} records, not {len(expected)}"
+    queries = [(one.dataset, one.timestamp_ms, query_of(one)) for one in counts]
+    found = [
+        Expected(dataset, one.measure, tick, dict(zip(one.series, one.values, strict=True)))
+        for dataset, tick, one in queries
+    ]
+    wrong = ((one, other) for one, other in zip_longest(found, expected) if one != other)
+    return next((f"{one} is counted, not {other}" for one, other in wrong), "")
 
 
-def difference(
-    first: Sequence[CountsRecord], second: Sequence[CountsRecord], at_most: dict[bytes, int]
-) -> str:
+def difference(first: Sequence[CountsRecord], second: Sequence[CountsRecord], at_most: dict[str, int]) -> str:
     """Return how two streams of counts differ by more than one unit may; "" if they do not.
 
     ``at_most``: the most that a unit adds to a count, by measure.
     """
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        before, after = query_of(one), query_of(other)
-        if before.public != after.public:
-            return f"record {index}: {before.public} differs from {after.public}"
-        most = at_most[dict(one.headers)["measure"]]
-        for series, low, high in zip(before.series, before.values, after.values, strict=True):
-            if not low <= high <= low + most:
-                return f"record {index}, {before.public}: {series!r} moves from {low} to {high}, by {most} at most"
-    return "" if len(first) == len(second) else f"{len(first)} records, and {len(second)} with the unit"
+    if len(first) != len(second):
+        return f"{len(first)} records, and {len(second)} with the unit"
+    for one, other in zip(map(query_of, first), map(query_of, second), strict=True):
+        if one.public != other.public:
+            return f"{one.public} differs from {other.public}"
+        for series, low, high in zip(one.series, one.values, other.values, strict=True):
+            if not low <= high <= low + at_most[one.measure]:
+                return (
+                    f"{one.public}: {series!r} moves from {low} to {high}, by {at_most[one.measure]} at most"
+                )
+    return ""

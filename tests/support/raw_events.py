@@ -20,6 +20,7 @@ UNIT = "7"
 """The unit whose records one stream lacks."""
 PLAIN, OTHER, NO_USER, LATER, UNUSABLE = range(1, 6)
 """Ids of schemas; the registry has `LATER` from a moment on. It has none of larger ids, or refuses them."""
+ALWAYS = (PLAIN, OTHER, NO_USER)
 _AT, _NAMES = record("At", s="long"), {"type": "enum", "name": "Ward", "symbols": ["a", "b", "c"]}
 _REST: dict[str, Any] = {"page": "string", "ward": "string", "status": "int", "ts": "long", "at": _AT}
 SCHEMAS: Mapping[int, Any] = {
@@ -132,7 +133,7 @@ def odd_avro(fields: Mapping[str, Any], rng: random.Random) -> bytes | None:
         )
     if rng.random() < 0.3:
         return avro_of(fields, LATER)
-    number = rng.choice((PLAIN, OTHER, NO_USER))
+    number = rng.choice(ALWAYS)
     value = avro_of(fields, number)
     strange = _header(rng.choice((UNUSABLE, UNUSABLE + 1, rng.randrange(1 << 32)))) + value[5:]
     other = _header(rng.choice((PLAIN, NO_USER))) + value[5:]

@@ -11,6 +11,7 @@ from collections import Counter as Multiset
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 from stream_svt.protocol.records import Records
@@ -18,20 +19,8 @@ from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import Look
 from stream_svt.sources.ticks import TickClock
-from tests.support.raw_events import (
-    LATER,
-    NO_USER,
-    OTHER,
-    PLAIN,
-    UNIT,
-    Event,
-    avro_of,
-    event_in,
-    json_of,
-    odd_avro,
-    odd_json,
-    schema_of,
-)
+from tests.support import raw_events
+from tests.support.raw_events import LATER, UNIT, Event
 
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
@@ -148,7 +137,7 @@ class History:
     def has_early_schemas(self) -> bool:
         """Whether the unit has records of a schema that the registry does not have yet."""
         return self.source.format == "avro" and any(
-            schema_of(one.value) == LATER and one.at_ms < self.registered_ms for one in self.unit
+            raw_events.schema_of(one.value) == LATER and one.at_ms < self.registered_ms for one in self.unit
         )
 
     def is_away(self, at_ms: int) -> bool:
@@ -325,19 +314,18 @@ def reference(
             listed = lists.at(clock.opens_ms(window))
             assert listed is not None
             events = [event for since, event in parts[window] if since <= tick]
-            for name in listed.datasets:
-                for measure in listed.measures:
-                    units = Multiset(
-                        (event.series, event.unit)
-                        for event in events
-                        if event.dataset == name
-                        and all(event.status in one.texts for one in conditions[measure.name])
-                    )
-                    counts = dict.fromkeys(listed.series, 0)
-                    for (series, _), number in units.items():
-                        if series in counts:
-                            counts[series] += min(number, measure.at_most)
-                    yield Expected(source.dataset_at(window, name), measure.name, tick, counts)
+            for name, measure in product(listed.datasets, listed.measures):
+                texts = [one.texts for one in conditions[measure.name]]
+                matching = (
+                    one
+                    for one in events
+                    if one.dataset == name and all(one.status in all_of for all_of in texts)
+                )
+                counts = dict.fromkeys(listed.series, 0)
+                for (series, _), number in Multiset((one.series, one.unit) for one in matching).items():
+                    if series in counts:
+                        counts[series] += min(number, measure.at_most)
+                yield Expected(source.dataset_at(window, name), measure.name, tick, counts)
 
 
 def _placed(
@@ -345,20 +333,18 @@ def _placed(
 ) -> Iterator[tuple[int, int, Event]]:
     """Yield each event with its window, and the tick from which on it counts."""
     clock, source = history.clock, history.sources[-1][1]
+    reads_back = history.is_by_broker(history.begin_ms)
     for partition, held in enumerate(topic.partitions):
         for offset, one in enumerate(held):
-            event = (
-                event_in(source, one.append.key, one.append.value)
-                if one.append and topic.counts(one)
-                else None
-            )
-            is_old = offset < floors.get(partition, 0)
-            if event is None or (is_old and not (one.by_broker and history.is_by_broker(history.begin_ms))):
+            if one.append is None or not topic.counts(one):
+                continue
+            event = raw_events.event_in(source, one.append.key, one.append.value)
+            is_old = offset < floors.get(partition, 0) and not (one.by_broker and reads_back)
+            is_far_ahead = one.by_broker and one.stamp_ms > one.append.at_ms + FAR_MS
+            if event is None or is_old or is_far_ahead:
                 continue
             if one.by_broker:
                 appended, tick = one.stamp_ms, clock.tick_after(one.stamp_ms)
-                if one.append is None or one.stamp_ms > one.append.at_ms + FAR_MS:
-                    continue
             else:
                 seen = [one for one in looks if one.ends.get(partition, 0) > offset]
                 if not seen:
@@ -606,9 +592,10 @@ class Making:
         if is_hostile and source.time:
             stamp = rng.choice((at, at, at + DAY_MS, 0))
         if source.format == "json":
-            value = odd_json(fields, rng) if is_odd else json_of(fields)
+            value = raw_events.odd_json(fields, rng) if is_odd else raw_events.json_of(fields)
         else:
-            known = (PLAIN, OTHER, NO_USER) + (LATER,) * (2 * (at >= self.registered))
-            value = odd_avro(fields, rng) if is_odd else avro_of(fields, rng.choice(known))
+            known = (*raw_events.ALWAYS,) + (LATER,) * (2 * (at >= self.registered))
+            number = rng.choice(known)
+            value = raw_events.odd_avro(fields, rng) if is_odd else raw_events.avro_of(fields, number)
         key = user.encode() if source.unit == "key" else None
         return Append(at, partition, key, value, stamp, is_damaged=is_odd and rng.random() < 0.1)
