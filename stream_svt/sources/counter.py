@@ -17,7 +17,7 @@ from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas
 from stream_svt.settings.sources import SourceSpec, WindowList
-from stream_svt.sources.counts import records_of
+from stream_svt.sources.counts import cut_rows, records_of
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import (
@@ -142,11 +142,10 @@ class Counter(SourceCounter):
 
     def stepped(self, offsets: Sequence[int]) -> None:
         """See `SourceCounter`."""
-        kinds = {*map(type, self._flight)}
+        is_over = any(isinstance(entry, Done | Parked) for entry in self._flight)
         super().stepped(offsets)
-        if kinds & {Done, Parked}:
+        if is_over:
             self._asking = None
-        if Done in kinds:
             self._is_cut.clear()
 
     # -- inside
@@ -213,14 +212,9 @@ class Counter(SourceCounter):
     def _keep(
         self, window: int, cells: tuple[Integers, Integers], hashes: Keys, matches: Mask, ticks: Integers
     ) -> None:
-        """Put the keys of a window's events into the buffer: one for each measure that an event matches.
+        """Put the keys of a window's events into the buffer: one for each measure of the source that an event matches.
 
-        Args:
-            window: The window.
-            cells: Index of each event's dataset and series.
-            hashes: Hash of its unit.
-            matches: Shape (events, measures of the source).
-            ticks: The tick from which on it counts.
+        ``cells`` are the indexes of each event's dataset and series, ``ticks`` those from which on it counts.
         """
         opened, names = self.state.windows[window], [measure.name for measure in self.source.measures]
         listed, (datasets, series) = opened.cells.list, cells
@@ -251,13 +245,8 @@ class Counter(SourceCounter):
             opened = state.windows[window]
             values = np.zeros(opened.cells.list.cells, np.int64)
             if (tally := opened.counted(tick)) is not None:
-                counting = tally.count_in_steps()
-                while True:
-                    try:
-                        next(counting)
-                    except StopIteration as counted:
-                        values = counted.value
-                        break
+                for counted in tally.count_in_steps():
+                    values = counted
                     yield CounterStep()
             counts.append((opened.cells.list, window, values))
         records = chain.from_iterable(
@@ -276,14 +265,8 @@ def _by_value(column: Integers, rows: Integers) -> list[Integers]:
 
 def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[WindowOpened]:
     """Yield the entries that open a window: several if its list is long."""
-    parts: list[list[str]] = [[]]
-    size = 0
-    for name in listed.series:
-        size += len(name.encode(errors="surrogatepass")) + 5
-        if size > MAX_NAMES_BYTES and parts[-1]:
-            parts.append([])
-            size = 0
-        parts[-1].append(name)
-    for number, names in enumerate(parts):
-        some = WindowList(listed.datasets, listed.measures, tuple(names))
+    sizes = (len(name.encode(errors="surrogatepass")) + 5 for name in listed.series)
+    parts = cut_rows(sizes, MAX_NAMES_BYTES)
+    for number, (first, end) in enumerate(parts):
+        some = WindowList(listed.datasets, listed.measures, listed.series[first:end])
         yield WindowOpened(window, key, some, number, len(parts))

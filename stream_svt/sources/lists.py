@@ -9,11 +9,9 @@ from stream_svt.settings.sources import WindowList
 
 
 class Lists:
-    """The history of a source's list in the applied configurations.
+    """The history of a source's list in the applied configurations, all of which are read up to a moment.
 
-    Args:
-        history: Each list with the moment at which its configuration was stored, the broker's, in ascending order.
-        known_to_ms: The moment up to which every configuration is read.
+    Each list comes with the moment at which its configuration was stored, the broker's, in ascending order.
     """
 
     def __init__(self, history: Iterable[tuple[int, WindowList]], known_to_ms: int) -> None:

@@ -156,12 +156,8 @@ class SourceCounter(ABC):
     def look(self, moment_ms: int, spans: Spans, topic_id: str, *, by_broker: bool) -> None:
         """Take the look that is due, or park.
 
-        Args:
-            moment_ms: Its moment, of `look_due`.
-            spans: Begin and end of each partition, asked for since the look is due. Without a partition that the last
-                look has, there is no look yet.
-            topic_id: The topic's id.
-            by_broker: Whether the topic has brokers' timestamps by its settings.
+        The spans are asked for since `look_due` gave this moment. Without a partition that the last look has, there is
+        no look yet. ``by_broker``: whether the topic has brokers' timestamps by its settings.
         """
         state = self.state
         self._reader.forget_absences()
@@ -183,13 +179,7 @@ class SourceCounter(ABC):
             self._queued.append(Parked(reason, serves=True))
 
     def accept_loss(self, now_ms: int, spans: Spans, topic_id: str) -> None:
-        """Accept the loss for which the source is parked.
-
-        Args:
-            now_ms: The time, later than ``spans`` were asked for.
-            spans: Begin and end of each partition.
-            topic_id: The topic's id.
-        """
+        """Accept the loss for which the source is parked; the spans were asked for before this moment."""
         state, clock = self.state, self.state.clock
         if state.parked is None or self._is_waiting(Parked, Accepted):
             raise MisuseError(f"source {self.source.name} is not parked")
@@ -216,10 +206,7 @@ class SourceCounter(ABC):
     def fold(self, partition: int, records: Records, next_offset: int) -> int:
         """Take records of a partition, as many as may be now; return the offset up to which they are folded.
 
-        Args:
-            partition: The partition.
-            records: Its next committed records, none of which has a `lack`. Those that are folded already are left out.
-            next_offset: The offset up to which they are all.
+        They are its next committed ones, up to an offset, and none has a `lack`. Those folded already are left out.
         """
         if partition not in (ranges := self.ranges()):
             return self._position(partition) or 0
@@ -299,12 +286,8 @@ class SourceCounter(ABC):
         """Return whether all that the looks cover, and is not read yet, can still be read."""
         looks = (one for _, one in self.state.queue if isinstance(one, Look))
         spans = spans if topic_id == self.state.topic_id else {}
-        unread = ((one, self._position(one) or 0, end) for look in looks for one, end in look.ends.items())
-        return all(
-            one in spans and spans[one][0] <= at and end <= spans[one][1]
-            for one, at, end in unread
-            if at < end
-        )
+        unread = (each for look in looks for each in SourceCounter._unread(self, look).items())
+        return all(one in spans and spans[one][0] <= at and end <= spans[one][1] for one, (at, end) in unread)
 
     def _queue_park(self, reason: Park, spans: Spans, topic_id: str) -> None:
         self._queued.append(Parked(reason, self._can_serve(spans, topic_id)))

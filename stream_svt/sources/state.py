@@ -85,7 +85,6 @@ class OpenWindow:
     Attributes:
         offset: Offset of its first entry.
         key: Key of its units' hash.
-        cells: Its cells.
         is_whole: Whether all parts of its list are there.
         tallies: Its pairs, by the tick from which on they count.
     """

@@ -10,7 +10,7 @@ least twice as long as those behind it together: no addition merges much, and no
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -98,21 +98,14 @@ class Tally:
 
     def counts(self) -> Integers:
         """Return how many keys each cell has."""
-        steps = self.count_in_steps()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                counts: Integers = done.value
-                return counts
+        return [np.zeros(len(self._most), np.int64), *self.count_in_steps()][-1]
 
-    def count_in_steps(self) -> Generator[None, None, Integers]:
-        """Return what `counts` does, and pause after each part; nothing may be added meanwhile."""
+    def count_in_steps(self) -> Iterator[Integers]:
+        """Yield what `counts` returns, each time with one more part of the keys; nothing may be added meanwhile."""
         counts = np.zeros(len(self._most), np.int64)
         for keys in self.parts():
             counts += np.bincount(_cells(keys), minlength=len(counts))
-            yield
-        return counts
+            yield counts
 
     def _tidy(self) -> None:
         """Merge the last runs of the next part, until each is long enough for those behind it."""

@@ -297,8 +297,7 @@ class _Sum:
         self._each = each
 
     def count_in_steps(self):
-        yield
-        return sum(one.counts() for one in self._each)
+        yield sum(one.counts() for one in self._each)
 
 
 @mutant("a unit counts in each tick", OpenWindow, at="counted", ask="tick")
