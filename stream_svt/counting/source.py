@@ -267,7 +267,8 @@ class SourceLoop:
             and span[0] < piece.next_offset
         ):
             # A slice at a time: the work of a piece is not that of all its rests.
-            left = piece.records[int(np.searchsorted(piece.records.offset, span[0])) :]
+            first, last = np.searchsorted(piece.records.offset, span).tolist()
+            left = piece.records[first:last]
             count, why = counter.lack(left[:MOST_RECORDS])
             if why:
                 self._wait_for("schema", why)

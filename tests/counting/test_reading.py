@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,11 +44,13 @@ class Slow:
     def __init__(self) -> None:
         self.at = dict.fromkeys(range(3), 0)
         self.lacks, self.folded, self.end = "", list[tuple[int, int]](), COUNT
+        self.looked: list[int] = []
 
     def ranges(self) -> dict[int, tuple[int, int]]:
         return {n: (at, self.end) for n, at in self.at.items() if at < self.end}
 
     def lack(self, records: Records) -> tuple[int, str]:
+        self.looked.append(int(records.offset.max(initial=-1)))
         lacks = self.lacks and self.now == 1
         return (0, self.lacks) if lacks else (len(records), "")
 
@@ -110,6 +113,16 @@ async def test_what_lies_beyond_a_look_waits_for_the_next_one_and_is_not_read_ag
         assert not await loop._read(counter)
     assert sorted(counter.folded) == [(n, at) for n in range(3) for at in range(4)]
     assert loop._raw.asked == [dict.fromkeys(range(3), 0)]
+    assert max(counter.looked) == 3, "nor is a schema asked for that only later records need"
+
+
+def test_batches_that_are_left_out_are_logged_once_in_a_while(loop, caplog):
+    counter = SimpleNamespace(late_records=0, parked=None)
+    for loop._raw.dropped in (0, 2, 2, 3):
+        loop._show(counter)
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=batches_unreadable source=requests batches=2"
+    ]
 
 
 async def test_a_schema_that_one_partition_lacks_is_shown_and_holds_up_no_other(loop, monkeypatch):

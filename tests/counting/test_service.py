@@ -1,4 +1,4 @@
-"""The owner of a partition of the event log, without brokers."""
+"""The owner of a partition of the event log, without brokers, and the pauses between its attempts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from stream_svt.counting import backoff
 from stream_svt.counting import service as module
 from stream_svt.counting.event_log import HOMES
 from stream_svt.counting.service import Owner
@@ -67,3 +68,15 @@ async def test_a_source_that_comes_back_at_once_begins_only_after_its_former_loo
     assert [*owner.loops] == [SOURCE.name]
     await owner.stop()
     assert notes == ["begins", "ended", "begins", "ended"]
+
+
+def test_pauses_grow_and_are_short_again_after_an_attempt_that_lasted(monkeypatch):
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(backoff, "time", clock)
+    now, found = 0.0, []
+    pauses = backoff.Backoff(1, 5, 30)
+    for lasted in (0, 1, 59, 60, 61, 0):
+        now += lasted
+        found.append(pauses.next())
+        now += found[-1]
+    assert found == [1, 5, 30, 30, 1, 5]
