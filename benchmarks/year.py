@@ -44,7 +44,7 @@ from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import NOTHING
-from stream_svt.settings.datasets import period_end
+from stream_svt.settings.periods import period_end
 from stream_svt.worker.workload import AppliedWorkload
 
 DAY_MS = 86_400_000

@@ -32,8 +32,8 @@ from stream_svt.monitor.state.shard_datasets import ShardDatasets
 from stream_svt.monitor.state.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import MonitorPosition
-from stream_svt.settings.datasets import period_at
 from stream_svt.settings.monitors import Declared, MonitorSpec
+from stream_svt.settings.periods import period_at
 
 OTHER_FILE = (
     "the application began with another file, or without one, so that the amounts spent before would differ. Name the "

@@ -23,6 +23,7 @@ from stream_svt.monitor.state.snapshot import State, from_bytes
 from stream_svt.privacy.loss import Kind, as_text, to_units
 from stream_svt.settings.document import quote
 from stream_svt.settings.fields import LAST_MS
+from stream_svt.settings.periods import in_words
 from stream_svt.wording import counted, listed
 
 REASONS_SHOWN = 3
@@ -341,7 +342,10 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:
-    ledger = engine.accounts.account(number).ledger
+    ledger, renewal = engine.accounts.account(number).ledger, engine.datasets[number].terms.renewal
+    if renewal is not None:
+        message = f"a limit for any {in_words(renewal.per_ms)} never changes, and the next period has its own"
+        raise CommandRefused(f"dataset '{command.dataset}': {message}; nothing was changed")
     try:
         limit = to_units(exact(command.limit), ledger.kind)
         old = as_text(ledger.limit, ledger.kind)

@@ -35,8 +35,9 @@ from stream_svt.monitor.state.snapshot import (
 from stream_svt.monitor.testing.retry import RetryQueue
 from stream_svt.monitor.testing.sweep import OpenSets
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import RetiredDatasets, is_over
+from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
+from stream_svt.settings.periods import is_over
 
 KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
 

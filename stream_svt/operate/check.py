@@ -50,6 +50,7 @@ from stream_svt.operate.permissions import Tried, try_counter_permissions, try_p
 from stream_svt.operate.source_topics import COUNTS_KEPT_MS, source_advice
 from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.planning.difference import MIB, memory
+from stream_svt.planning.promises import promises
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.settings.fields import Retry
@@ -81,6 +82,7 @@ def check_offline(config: Config) -> list[Finding]:
     findings = [
         ok("configuration", f"{config.source}: {size}"),
         ok("memory", takes),
+        *(ok("promise", text) for text in promises(config.spec, int(time.time() * 1000)).values()),
         *(note("configuration", str(one)) for one in config.notes),
         *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
         *_far_above(spec.monitors),

@@ -16,8 +16,8 @@ from stream_svt.application.topology import (
     retention_of,
 )
 from stream_svt.operate.findings import Finding, note, ok
-from stream_svt.settings.datasets import DAY_MS
 from stream_svt.settings.fields import duration_text
+from stream_svt.settings.periods import DAY_MS
 
 COUNTS_KEPT_MS = 30 * DAY_MS
 """How long a topic of counts keeps them after the end of their tick."""

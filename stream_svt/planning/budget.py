@@ -161,7 +161,9 @@ def _protects(terms: Terms, count: int, endless: bool) -> str:
     if count == 1 and not endless:
         return f"{terms.unit}: everything published about it costs at most {measure} {limit} in all."
     total = f"In all {count} datasets together: {measure} {as_text(count * terms.limit, terms.kind)}."
-    if endless:
+    if terms.renewal is not None:
+        total = f"{terms.renewal.promise.capitalize()}."
+    elif endless:
         total = f"In several datasets: {measure} {limit} for each, and every period adds datasets."
     return (
         f"{terms.unit} in one dataset: everything published about it costs at most {measure} {limit}. {total}"

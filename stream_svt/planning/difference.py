@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from stream_svt.errors import Problem
+from stream_svt.planning.promises import promises
 from stream_svt.planning.sources import source_changes
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DatasetSpec, Terms
+from stream_svt.settings.datasets import DatasetSpec, Generator, Terms
 from stream_svt.settings.fields import AUTO, MaxRuns, duration_text
 from stream_svt.settings.monitors import (
     Change,
@@ -34,6 +35,7 @@ from stream_svt.settings.monitors import (
     effects,
 )
 from stream_svt.wording import listed
+from stream_svt.settings.periods import WEEK_SLOT, in_words, length_ms, periods_of, written
 
 NAMES_SHOWN = 3
 """Names given in a line about several datasets."""
@@ -292,15 +294,24 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
     )
     for one in new.generators:
-        period = "week" if "{iso_week}" in one.pattern else "day"
+        says = [said[one.written]] if one.written in said else []
+        periods = periods_of(one.pattern)
+        each = "a week" if periods.slot == WEEK_SLOT else in_words(periods.length_ms)
+        each = each if each.startswith("a ") else f"each {each}"
+    patterns = dict.fromkeys(one.terms.pattern for one in old.datasets if one.terms.pattern)
+    patterns |= dict.fromkeys(one.pattern for one in old.generators)
+    said = promises(new, now_ms)
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            result.add(f"+ generator {one.pattern}: {count} a {period}, {_each(one.each)}")
+            result.add(f"+ generator {one.written}: {count} {each}, {_each(one.each)}", *says)
+            if any(written(other) == one.written and other != one.pattern for other in patterns):
+                message = "every and from of a generator never change: give these datasets another name"
+                result.refused.append(Problem(0, f"datasets.{one.written}", message))
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
-            effects.append(f"adds {added}: {count} a {period}")
+            effects.append(f"adds {added}: {count} {each}")
         for name, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
             if {*map(attrgetter(name), known)} != {attrgetter(name)(one)}:
                 effects.append(f"another {what}: periods that are over stay closed")
@@ -309,16 +320,34 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
         ):
             effects.append(f"{' and '.join(terms)} -> {_each(one.each)}")
         if effects:
-            result.add(f"~ generator {one.pattern}", *effects)
-        if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
+            result.add(f"~ generator {one.written}", *effects, *says)
+        if one.each.renewal or any(other.each.renewal for other in known):
+            _renewals(result, new, one, known)
+        elif one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
             message = "limit, measure and unit of a period that has begun never change: give the generator an until,"
             remedy = "and declare it a second time from that day on"
-            result.refused.append(Problem(0, f"datasets.{one.pattern}", f"{message} {remedy}"))
+            result.refused.append(Problem(0, f"datasets.{one.written}", f"{message} {remedy}"))
     for one in old.generators:
         if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
-            result.retired = result.retired or f"generator {one.pattern}{names}"
-            result.add(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
+            result.retired = result.retired or f"generator {one.written}{names}"
+            result.add(f"- generator {one.written}{names}", _RETIRED_OPEN)
+
+
+def _renewals(result: Difference, new: ApplicationSpec, one: Generator, known: list[Generator]) -> None:
+    """Refuse another limit that renews, unless the periods before its first day stay as they were declared."""
+    for other in known:
+        same = _each(other.each) == _each(one.each) and other.from_ms == one.from_ms
+        last = other.named(one.from_ms - length_ms(one.pattern)) if other.from_ms < one.from_ms else ()
+        declared = [(dataset.terms, new.find(dataset.name)) for dataset in last]
+        stays = [now is not None and now.terms.declaration == terms.declaration for terms, now in declared]
+        if not same and not (stays and all(stays)):
+            message = "from, per, every, looks_back and the limit never change: give the generator an until,"
+            remedy = (
+                "and declare it a second time from there. For per and looks_back after it both limits add up"
+            )
+            result.refused.append(Problem(0, f"datasets.{one.written}", f"{message} {remedy}"))
+            return
 
 
 def _each(one: Terms) -> str:

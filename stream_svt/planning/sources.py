@@ -10,8 +10,8 @@ from stream_svt.monitor.operations import utc
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DAY_MS
 from stream_svt.settings.fields import duration_text
+from stream_svt.settings.periods import DAY_MS, written
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.wording import SHOWN, counted, listed
 
@@ -83,12 +83,15 @@ def _moves(source: SourceSpec) -> str:
 
 
 def _protects(spec: ApplicationSpec, source: SourceSpec) -> str:
-    terms = dict.fromkeys(
-        (one.terms.kind, one.terms.limit) for one in spec.datasets if source.covers(one.name)
-    )
+    covered = [one.terms for one in spec.datasets if source.covers(one.name)]
+    terms = dict.fromkeys((one.kind, one.limit) for one in covered)
     limits = " or ".join(f"{kind.measure} {as_text(limit, kind)}" for kind, limit in terms)
-    text = f"{source.unit_text} in dataset {source.dataset_pattern}: at most {limits or 'its limit'}."
-    if source.period_ms:
+    text = (
+        f"{source.unit_text} in dataset {written(source.dataset_pattern)}: at most {limits or 'its limit'}."
+    )
+    if renewals := dict.fromkeys(one.renewal for one in covered if one.renewal is not None):
+        text += "".join(f" {one.promise.capitalize()}." for one in renewals)
+    elif source.period_ms:
         ten = " or ".join(f"{kind.measure} {as_text(10 * limit, kind)}" for kind, limit in terms)
         text += f" The losses of several periods add up: {ten or 'ten limits'} in ten."
     if source.dataset_field:

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from stream_svt.settings import fields
-from stream_svt.settings.datasets import NAME_SLOT, PERIODS, OrPattern, period_name
+from stream_svt.settings.datasets import OrPattern
 from stream_svt.settings.document import Found, Strict, consistent, quote
+from stream_svt.settings.periods import NAME_SLOT, SLOTS, period_name, written
 from stream_svt.settings.records import KEY, OFFSET, Path, RecordLayout, is_inside, steps
 
 
@@ -28,8 +29,9 @@ class DatasetOfAnswer(Strict):
         if bool(self.pattern) is (self.field is not None):
             yield "field", "or pattern is required, and only one of them: where the name of the dataset is"
         elif self.pattern:
-            if sum(self.pattern.count(slot) for slot in PERIODS) > 1 or NAME_SLOT in self.pattern:
-                slots = f"a name, with {' or '.join(PERIODS)} once at most"
+            is_plain = sum(map(self.pattern.count, SLOTS)) <= 1 and written(self.pattern) == self.pattern
+            if not is_plain or NAME_SLOT in self.pattern:
+                slots = f"a name, with {' or '.join(SLOTS)} once at most"
                 yield "pattern", f"expected {slots}, found {quote(self.pattern)}"
                 return
             try:

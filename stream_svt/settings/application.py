@@ -18,9 +18,10 @@ from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
-from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, period_end
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
+from stream_svt.settings.periods import period_end, written
 from stream_svt.settings.sections import ConfigDocument
 from stream_svt.settings.sources import SourceSpec
 
@@ -254,11 +255,24 @@ def _pattern_problems(where: Where, datasets: _Datasets, generators: Mapping[int
         (one.terms.pattern, index) for one, index in datasets.values() if one.terms.pattern
     )
     patterns = [(pattern, at, where(("datasets", at), "").line) for pattern, at in declared]
+    for number, (pattern, index, _) in enumerate(patterns):
+        for earlier, _, line in patterns[:number]:
+            if written(earlier) == written(pattern) and earlier != pattern:
+                message = (
+                    f"must be that of the generator of the same name at line {line}, whole periods apart"
+                )
+                yield (
+                    ("datasets", index, "every"),
+                    f"{message}: else two ledgers have one name. Or rename one",
+                )
+                return
     seen: set[int] = set()
     for dataset, index in datasets.values():
         for pattern, other, line in patterns if index not in seen else ():
             if pattern != dataset.terms.pattern and period_end(pattern, dataset.name) is not None:
-                wrong = f"has a name of generator {quote(pattern)} at line {line}: rename one of them"
+                wrong = (
+                    f"has a name of generator {quote(written(pattern))} at line {line}: rename one of them"
+                )
             elif (
                 pattern == dataset.terms.pattern
                 and index != other
@@ -440,7 +454,8 @@ def _notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
         if terms.pattern and config.datasets[index].lateness == 0:
             message = "is 0: a query that arrives after the end of its period is refused, even the last one of a day"
             yield (*path, "lateness"), message
-        if terms.pattern and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
+        may_add_up = terms.pattern and terms.renewal is None
+        if may_add_up and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
             message = f"{quote(unit)} may be in many periods and loses the limit in each: for one limit in all, declare"
             advice = (
                 "one dataset without periods; else name a unit within a period, such as 'one user on one day'"

@@ -28,19 +28,14 @@ from stream_svt.settings.datasets import (
     DatasetSpec,
     Generator,
     generator_pattern,
-    is_over,
-    length_ms,
-    period_at,
-    period_end,
 )
 from stream_svt.settings.document import quote
 from stream_svt.settings.monitors import Declared, MonitorSpec
+from stream_svt.settings.periods import END_OF_TIME_MS, is_over, length_ms, period_at, period_end, written
 
 SERIES_IN_LINE = 1_000
 """Muted series in a line of the file: a shard takes one line over between two commits."""
 _WRITE_AGAIN = "run 'stream-svt carry-over' again, and leave the file as it writes it"
-_LAST_PERIOD_MS = 253_402_300_800_000
-"""End of the year 9999."""
 
 _Whole = Annotated[int, Meta(ge=0, le=2**62)]
 _Units = Annotated[int, Meta(ge=0, le=MAX_UNITS)]
@@ -165,6 +160,11 @@ class Carried(_Origin, frozen=True, dict=True):
 
         Both raise ValueError if a dataset cannot be declared so.
         """
+        for pattern in self.begun if declaration.generate else ():
+            if written(pattern) == declaration.generate and pattern != declaration.pattern:
+                message = f"periods of {quote(declaration.generate)} had another length or begin in"
+                remedy = "keep its every and from, or give these datasets another name"
+                raise ValueError(f"{message} {self.application!r}: {remedy}")
         found, generator = declaration.expand()
         if generator is None:
             return self._with_balances(found, new=declaration.new), None
@@ -298,7 +298,8 @@ def _head(text: str) -> _Head:
         if any(declared.sensitivity <= 0 for declared in head.topics.values()):
             raise ValueError("a sensitivity must be greater than 0")
         for pattern, begun in head.begun.items():
-            is_end = 0 < begun <= _LAST_PERIOD_MS and period_at(generator_pattern(pattern), begun)[0] == begun
+            generator_pattern(written(pattern))
+            is_end = 0 < begun <= END_OF_TIME_MS and period_at(pattern, begun)[0] == begun
             if not is_end or not 0 <= head.watermarks.get(pattern, 0) <= begun:
                 raise ValueError(f"begun and watermarks of {quote(pattern)} must be ends of its periods")
         if not head.watermarks.keys() <= head.begun.keys():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from stream_svt.settings import fields
-from stream_svt.settings.datasets import DatasetDeclaration, period_slot_of
-from stream_svt.settings.document import Found, did_you_mean, quote
+from stream_svt.settings.datasets import DatasetDeclaration
+from stream_svt.settings.document import Found, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
+from stream_svt.settings.periods import DAY_MS, in_words, periods_in, written
 from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
 from stream_svt.wording import SHOWN, listed
 
@@ -19,19 +21,28 @@ if TYPE_CHECKING:
 
 _UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "expected_queries": 1}
 """Stand for the keys that would follow from a source with problems of its own."""
-_SAMPLE_MS = 4 * 86_400_000
+_SAMPLE_MS = 4 * DAY_MS
 """A Monday: whether datasets are declared is compared for the periods that begin then."""
 
 
 def read_sources(data: Mapping[str, Any], context: object) -> list[Any]:
-    """Return the sources in a document, each as a `SourceSpec` unless it has a problem."""
-    found = []
-    for raw in _items(data, "sources"):
-        try:
-            found.append(SourceSpec.model_validate(raw, context=context))
-        except ValidationError:  # reported with the problems of other parts
-            found.append(raw)
-    return found
+    """Return the sources in a document, each as a `SourceSpec` unless it has a problem.
+
+    The length of the periods in its dataset's name is that of the declaration that it fills.
+    """
+    raw_datasets = [raw for raw in _items(data, "datasets") if isinstance(raw, dict) and "every" in raw]
+    declared = (_valid(DatasetDeclaration, raw, context) for raw in raw_datasets)
+    longer = [one for one in declared if isinstance(one, DatasetDeclaration)]
+    found = [_valid(SourceSpec, raw, context) for raw in _items(data, "sources")]
+    return [one.with_periods(longer) if isinstance(one, SourceSpec) else one for one in found]
+
+
+def _valid(model: type[Strict], raw: Any, context: object) -> Any:  # noqa: ANN401
+    """Return a part of a document as its model; as it is if it has a problem, which other parts report."""
+    try:
+        return model.model_validate(raw, context=context)
+    except ValidationError:
+        return raw
 
 
 def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, str]]]:
@@ -152,11 +163,23 @@ def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequen
             path,
             f"source {name} fills a part of these datasets, and not {quote(other)}: declare them apart",
         )
-    slot, period = (period_slot_of(text or "") for text in (source.dataset_pattern, one.generate))
-    if slot != period:
-        wanted = f"by generate, with {slot}" if slot else "without generate"
-        yield path, f"source {name} fills {quote(source.dataset_pattern)}: declare these datasets {wanted}"
-    elif slot and source.answers is None and one.lateness <= source.lateness:
+    own, periods = (periods_in(text) for text in (source.dataset_pattern, one.pattern))
+    if own != periods:
+        wanted = "without generate" if own is None else f"by generate, with {own.slot}"
+        if own and periods and own.slot == periods.slot:
+            wanted += f" and the same every, whole periods of {in_words(own.length_ms)} apart"
+        yield (
+            path,
+            f"source {name} fills {quote(written(source.dataset_pattern))}: declare these datasets {wanted}",
+        )
+    elif (
+        periods and one.from_ and source.answers is None and (periods.origin_ms - _SAMPLE_MS) % source.window
+    ):
+        begin = one.from_ - timedelta(milliseconds=(periods.origin_ms - _SAMPLE_MS) % source.window)
+        window = fields.duration_text(source.window)
+        message = f"a window of source {name} ({window}) must begin then: write {begin} or"
+        yield (*path, "from"), f"{message} {begin + timedelta(milliseconds=source.window)}"
+    elif periods and source.answers is None and one.lateness <= source.lateness:
         late = fields.duration_text(source.lateness)
         message = f"must be longer than the lateness of source {name} ({late}): the counts of a period's last window"
         yield (*path, "lateness"), f"{message} have the timestamp of its close"
@@ -177,6 +200,12 @@ def problems(config: ConfigDocument) -> Found:
         names = [one.name for one in config.sources[:number]]
         if source.name in names:
             yield (*path, "name"), f"source {quote(source.name)} is declared already"
+        if source.window and (source.period_ms or 0) % source.window:
+            found = f"found {fields.duration_text(source.window)}: use a shorter window"
+            yield (
+                (*path, "window"),
+                f"must divide the period of {quote(written(source.dataset_pattern))}, {found}",
+            )
         if source.topic in topics or source.topic == log_topic(config.application):
             yield (
                 (*path, "topic"),
@@ -184,8 +213,9 @@ def problems(config: ConfigDocument) -> Found:
             )
         for name in source.dataset_names if source.dataset_pattern else ():
             if source.dataset_at(_SAMPLE_MS, name) not in declared:
-                pattern = source.dataset_pattern.replace("{name}", name) if name else source.dataset_pattern
-                key = "generate" if period_slot_of(pattern) else "name"
+                pattern = written(source.dataset_pattern)
+                pattern = pattern.replace("{name}", name) if name else pattern
+                key = "generate" if periods_in(pattern) else "name"
                 message = f"datasets declare no {quote(pattern)}"
                 yield (*path, "dataset"), f"{message}: add one, {{{key}: {quote(pattern)}, ..}}"
                 break

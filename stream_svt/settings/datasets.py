@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from datetime import timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -23,9 +21,24 @@ from pydantic_core import CoreSchema, core_schema
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings import fields
 from stream_svt.settings.document import Found, Strict, Used, consistent, quote, unused
+from stream_svt.settings.periods import (
+    DATE_SLOT,
+    DAY_MS,
+    NAME_SLOT,
+    SLOTS,
+    WEEK_SLOT,
+    Renewal,
+    Watermarks,
+    length_ms,
+    period_at,
+    period_end,
+    period_name,
+    periods_of,
+    with_length,
+    written,
+)
 
 MAX_DATASETS = 1_000_000
-DAY_MS = 86_400_000
 HORIZON_MS = 30 * DAY_MS
 """Horizon of a dataset that declares none, in ms."""
 
@@ -41,6 +54,7 @@ class Terms:
             count. UTC milliseconds on the broker's clock.
         horizon_ms: How long the budget should last, for burn rates and `max_runs: auto`. It may change.
         pattern: The generator's pattern, "" for a dataset that is not generated.
+        renewal: What a limit that renews promises; ``limit`` is its share of a period. ``unit`` repeats it.
     """
 
     kind: Kind
@@ -52,6 +66,7 @@ class Terms:
     horizon_ms: int = field(default=HORIZON_MS, compare=False)
     spent_before: int = 0
     pattern: str = field(default="", compare=False)
+    renewal: Renewal | None = field(default=None, compare=False)
 
     @property
     def declaration(self) -> tuple[str, int, str, int | None, int | None]:
@@ -100,73 +115,6 @@ class OrPattern:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
-NAME_SLOT = "{name}"
-PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
-_SLOT_PATTERNS = {
-    "{iso_week}": "([0-9]{4}-w[0-9]{2})",
-    "{date}": "([0-9]{4}-[0-9]{2}-[0-9]{2})",
-    NAME_SLOT: ".+",
-}
-_FIRST_MONDAY_MS = 4 * DAY_MS
-
-Watermarks = Mapping[str, int]
-"""By pattern of a generator, the end of the last period that is over, in UTC milliseconds."""
-
-
-def period_slot(pattern: str) -> str:
-    """Return the placeholder of the period in a generator's pattern."""
-    return next(slot for slot in PERIODS if slot in pattern)
-
-
-def period_slot_of(pattern: str) -> str | None:
-    """Return the placeholder of a period in a pattern, None without one."""
-    return next((slot for slot in PERIODS if slot in pattern), None)
-
-
-@cache
-def _matcher(pattern: str) -> re.Pattern[str]:
-    text = re.escape(pattern)
-    for slot, expression in _SLOT_PATTERNS.items():
-        text = text.replace(re.escape(slot), expression)
-    return re.compile(text, re.DOTALL)
-
-
-def period_end(pattern: str, name: str) -> int | None:
-    """Return the end of the period in a generated name, in UTC milliseconds; None for other names."""
-    if (match := _matcher(pattern).fullmatch(name)) is None:
-        return None
-    try:
-        first = date.fromisoformat(f"{match[1].upper()}-1" if "w" in match[1] else match[1])
-        return fields.midnight_ms(first + PERIODS[period_slot(pattern)])
-    except (ValueError, OverflowError):
-        return None
-
-
-def length_ms(pattern: str) -> int:
-    """Return the length of a generator's periods in milliseconds."""
-    return PERIODS[period_slot(pattern)] // timedelta(milliseconds=1)
-
-
-def period_at(pattern: str, ms: int) -> tuple[int, int]:
-    """Return begin and end of the period that contains a moment; all in UTC milliseconds."""
-    length = length_ms(pattern)
-    begin = ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
-    return begin, begin + length
-
-
-def period_name(pattern: str, begin_ms: int) -> str:
-    """Return a pattern with the period that begins at a moment, UTC milliseconds, in the place of its slot."""
-    day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
-    year, week, _ = day.isocalendar()
-    return pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
-
-
-def is_over(name: str, watermarks: Watermarks) -> bool:
-    """Return whether a name belongs to a period that is over, whether generated or declared."""
-    ends = ((period_end(pattern, name), watermark) for pattern, watermark in watermarks.items())
-    return any(end is not None and end <= watermark for end, watermark in ends)
-
-
 @dataclass(frozen=True, slots=True)
 class RetiredDatasets:
     """Datasets that a shard's state records as retired: by period, or by names no longer declared."""
@@ -192,8 +140,13 @@ class Generator:
 
     @property
     def pattern(self) -> str:
-        """The name with a placeholder for the period."""
+        """The name with a placeholder for the period, its length and begins."""
         return self.each.pattern
+
+    @property
+    def written(self) -> str:
+        """The pattern as the configuration has it."""
+        return written(self.pattern)
 
     def periods(self, after_ms: int, before_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the periods that end after one moment and begin before another."""
@@ -236,8 +189,8 @@ _GENERATED = Used("generate")
 
 def generator_pattern(value: object) -> str:
     """Return the pattern of a generator's names; ValueError if it is none."""
-    if not isinstance(value, str) or sum(value.count(slot) for slot in PERIODS) != 1:
-        raise ValueError(f"expected a name with one of {' or '.join(PERIODS)} in it, found {quote(value)}")
+    if not isinstance(value, str) or sum(value.count(slot) for slot in SLOTS) != 1:
+        raise ValueError(f"expected a name with one of {' or '.join(SLOTS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
         raise ValueError(f"expected {NAME_SLOT} once at most, found {quote(value)}")
     _generated_name(value, "name")
@@ -246,7 +199,9 @@ def generator_pattern(value: object) -> str:
 
 def _generated_name(pattern: str, name: str) -> str:
     """Return a name that a generator produces; ValueError if it is not a valid dataset name."""
-    return fields.dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
+    return fields.dataset_name(
+        pattern.replace(periods_of(pattern).slot, "2026-01-05").replace(NAME_SLOT, name)
+    )
 
 
 def names_in(file: fields.Named[Sequence[str]], checked: Callable[[str], str]) -> list[str]:
@@ -296,6 +251,12 @@ class DatasetDeclaration(Strict):
     """First day that is not generated (UTC); for weeks, a Monday. Default: no end."""
     lateness: Annotated[fields.DurationOrZero, _GENERATED] = 0
     """Time after the end of its period during which a dataset accepts queries, on the broker's clock. Default 0."""
+    every: Annotated[fields.Duration, _GENERATED] | None = None
+    """With {date}: length of a period, in whole days from `from` on; its name has its first day. Required with a limit
+    `per`. Default 1d."""
+    looks_back: Annotated[fields.DurationOrZero, _GENERATED] = 0
+    """With a limit `per`: the longest time from the begin of the oldest window that a question reads to the begin of
+    the window that it tests. Default 0."""
     new: bool = False
     """With carried_over: the predecessor never had these datasets. Required if its alerts have gaps. Default
     false."""
@@ -303,7 +264,8 @@ class DatasetDeclaration(Strict):
     """Planned life of the budget, such as 90d, for burn rates and max_runs: auto. For a generated dataset its
     period. Default 30d."""
     limit: fields.LimitField
-    """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
+    """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP. With
+    {epsilon: 4, per: 30d} for the events of any 30 days, however many periods there are: each dataset gets its part."""
     unit: fields.Text | None = None
     """The privacy unit in words, such as 'one basket' or 'one user'. Required, unless a source fills the datasets: it
     then follows from the source."""
@@ -317,8 +279,14 @@ class DatasetDeclaration(Strict):
             yield "", f"expected exactly one of {', '.join(_FORMS)}, found {which}"
         elif self.generate is not None:
             yield from self._period_problems(self.generate)
+            yield from self._renewal_problems(self.generate)
         else:
             yield from unused(self)
+            if self.limit.per_ms:
+                yield (
+                    "limit",
+                    "per needs periods: declare generate, with every for their length, or remove per",
+                )
 
     def _period_problems(self, pattern: str) -> Found:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):
@@ -328,15 +296,21 @@ class DatasetDeclaration(Strict):
         if self.from_ is None:
             yield "from", "is required with generate: the first day, such as 2026-01-05"
             return
-        length = PERIODS[period_slot(pattern)]
+        is_weekly, length = WEEK_SLOT in pattern, timedelta(milliseconds=length_ms(self.pattern))
         for key, day in (("from", self.from_), ("until", self.until)):
-            if day is not None and length.days == 7 and day.weekday():
+            if day is not None and is_weekly and day.weekday():
                 monday = day - timedelta(days=day.weekday())
                 yield key, f"{day} is not a Monday: write {monday} or {monday + timedelta(weeks=1)}"
         if self.until is not None and self.until <= self.from_:
             yield "until", f"must be after from ({self.from_}), found {self.until}"
         elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
             yield "until", f"would generate more than {MAX_DATASETS} datasets"
+        elif self.until is not None and not is_weekly and (rest := (self.until - self.from_) % length):
+            last = self.until - rest
+            yield (
+                "until",
+                f"must be whole periods after from: write {last} or {last + length}, found {self.until}",
+            )
         # A name may combine with what stands beside it in the pattern: to other letters, or to one more.
         names = self._names if NAME_SLOT in pattern else ()
         for name in {
@@ -349,6 +323,44 @@ class DatasetDeclaration(Strict):
                 yield "file" if self.file else "generate", str(error)
                 break
 
+    def _renewal_problems(self, pattern: str) -> Found:
+        kind, _, per_ms = self.limit
+        if self.every is not None and WEEK_SLOT in pattern:
+            yield "every", f"periods of {WEEK_SLOT} are weeks: remove every, or write {DATE_SLOT}"
+        elif self.every is not None and self.every % DAY_MS:
+            found = fields.duration_text(self.every)
+            yield "every", f"must be whole days, found {found}: a period's name has its first day"
+        if per_ms is None:
+            if self.looks_back:
+                yield "looks_back", "is used with a limit per only, such as {epsilon: 4, per: 30d}: remove it"
+        elif kind is not Kind.PURE:
+            message = (
+                "per is not possible with rho: two runs with rho must not be open at once, and of two periods"
+            )
+            yield "limit", f"{message} each can have one. Write epsilon"
+        elif self.every is None and WEEK_SLOT not in pattern:
+            half = -(-(per_ms + self.looks_back) // (2 * DAY_MS))
+            yield "every", f"is required with a limit per: the length of a period, such as {half}d"
+        elif (renewal := self._renewal) and not renewal.share:
+            yield (
+                "limit",
+                f"is too small for {renewal.periods} periods, which each have a part: use longer ones",
+            )
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of a generator, with the length and begins of its periods: see `periods.with_length`."""
+        if self.from_ is None or self.every is None or WEEK_SLOT in (self.generate or ""):
+            return self.generate or ""
+        return with_length(
+            self.generate or "", -(-self.every // DAY_MS) * DAY_MS, fields.midnight_ms(self.from_)
+        )
+
+    @property
+    def _renewal(self) -> Renewal | None:
+        _, limit, per_ms = self.limit
+        return None if per_ms is None else Renewal(limit, per_ms, self.looks_back, length_ms(self.pattern))
+
     @property
     def _names(self) -> Sequence[str]:
         return self.file.held if self.file else self.names or (self.name or "",)
@@ -357,18 +369,21 @@ class DatasetDeclaration(Strict):
         """Return the names declared; of a generator those of the period that begins at a moment, UTC milliseconds."""
         if self.generate is None:
             return self._names
-        pattern = period_name(self.generate, begin_ms)
+        pattern = period_name(self.pattern, begin_ms)
         return [pattern.replace(NAME_SLOT, name) for name in self._names]
 
     def expand(self) -> tuple[Iterator[DatasetSpec], Generator | None]:
         """Return the datasets declared; for a generator without an end, its first period, and the generator."""
-        kind, limit = self.limit
+        kind, limit, _ = self.limit
         each = Terms(kind=kind, limit=limit, unit=self.unit or "", horizon_ms=self.horizon or HORIZON_MS)
         if self.generate is None or self.from_ is None:
             return (DatasetSpec(name, each) for name in self._names), None
-        each = replace(
-            each, lateness_ms=self.lateness, horizon_ms=length_ms(self.generate), pattern=self.generate
-        )
+        pattern, renewal = self.pattern, self._renewal
+        each = replace(each, lateness_ms=self.lateness, horizon_ms=length_ms(pattern), pattern=pattern)
+        if renewal is not None:
+            each = replace(
+                each, limit=renewal.share, unit=f"{each.unit} ({renewal.promise})", renewal=renewal
+            )
         names = tuple(self._names) if NAME_SLOT in self.generate else ("",)
         generator = Generator(each=each, names=names, from_ms=fields.midnight_ms(self.from_))
         if self.until is None:

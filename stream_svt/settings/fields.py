@@ -13,7 +13,7 @@ from enum import StrEnum
 from fractions import Fraction
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -182,22 +182,33 @@ def http_address(text: str) -> str:
 Url = Annotated[str, AfterValidator(http_address), Field(json_schema_extra={"pattern": "^https?://"})]
 
 
-def _limit(value: object) -> tuple[Kind, int]:
-    kind, amount = Kind.PURE, value
+class Limit(NamedTuple):
+    """A privacy budget: its measure, its units of `stream_svt.privacy.loss`, and the time in which it renews."""
+
+    kind: Kind
+    units: int
+    per_ms: int | None = None
+
+
+def _limit(value: object) -> Limit:
+    kind, amount, per_ms = Kind.PURE, value, None
     if isinstance(value, dict):
-        if len(value) != 1:
-            raise ValueError("expected one measure: a number, {epsilon: 4}, or {rho: 0.1}")
-        ((measure, amount),) = value.items()
+        measures = {key: one for key, one in value.items() if key != "per"}
+        if len(measures) != 1:
+            raise ValueError(
+                "expected one measure: a number, {epsilon: 4}, {epsilon: 4, per: 30d}, or {rho: 0.1}"
+            )
+        ((measure, amount),) = measures.items()
         if measure not in KINDS:
             near = did_you_mean(measure, KINDS)
             raise ValueError(f"unknown measure {quote(measure)}; expected epsilon or rho{near}")
-        kind = KINDS[measure]
+        kind, per_ms = KINDS[measure], duration_ms(value["per"]) if "per" in value else None
     if (loss := number(amount)) <= 0:
         raise ValueError(f"must be greater than 0, found {quote(amount)}")
     if not 1 <= (units := to_units(loss, kind)) <= MAX_UNITS:
         limits = f"{1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}"
         raise ValueError(f"must be between {limits}, found {quote(amount)}")
-    return kind, units
+    return Limit(kind, units, per_ms)
 
 
 def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -206,12 +217,12 @@ def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 _AMOUNT: list[dict[str, Any]] = [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]
+_EPSILON_PER = with_key("epsilon", {"anyOf": _AMOUNT})
+_EPSILON_PER["properties"]["per"] = DURATION_SCHEMA
 
 LimitField = Annotated[
-    tuple[Kind, int],
-    Form(_limit, {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]}),
+    Limit, Form(_limit, {"anyOf": [*_AMOUNT, _EPSILON_PER, with_key("rho", {"anyOf": _AMOUNT})]})
 ]
-"""Measure and budget, in units of `stream_svt.privacy.loss`."""
 
 
 def _pattern(pattern: str, expected: str) -> Callable[[object], str]:

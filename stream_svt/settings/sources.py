@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -19,19 +19,21 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.settings import fields
 from stream_svt.settings.answers import AnswersSpec, DatasetOfAnswer
-from stream_svt.settings.datasets import (
-    DAY_MS,
-    HORIZON_MS,
-    NAME_SLOT,
-    PERIODS,
-    OrPattern,
-    length_ms,
-    names_in,
-    period_name,
-    period_slot_of,
-)
+from stream_svt.settings.datasets import HORIZON_MS, DatasetDeclaration, OrPattern, names_in
 from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote, required
 from stream_svt.settings.monitors import digest
+from stream_svt.settings.periods import (
+    DATE_SLOT,
+    DAY_MS,
+    NAME_SLOT,
+    SLOTS,
+    WEEK_SLOT,
+    in_words,
+    period_name,
+    periods_in,
+    slot_in,
+    written,
+)
 from stream_svt.settings.records import KEY, Path, checked_path, is_inside, steps
 
 LOG_PARTITIONS: Final = 8
@@ -123,9 +125,9 @@ class DatasetOfEvent(_Names):
 
     @consistent
     def _problems(self) -> Found:
-        periods = sum(self.pattern.count(slot) for slot in PERIODS)
-        if periods > 1 or self.pattern.count(NAME_SLOT) > 1:
-            slots = f"{' or '.join(PERIODS)} once at most, and {NAME_SLOT} once at most"
+        is_plain = sum(map(self.pattern.count, SLOTS)) <= 1 and written(self.pattern) == self.pattern
+        if not is_plain or self.pattern.count(NAME_SLOT) > 1:
+            slots = f"{' or '.join(SLOTS)} once at most, and {NAME_SLOT} once at most"
             yield "pattern", f"expected {slots}, found {quote(self.pattern)}"
             return
         has_names = self.listed is not None or self.file is not None
@@ -302,7 +304,7 @@ def _of_either(schema: dict[str, Any]) -> None:
 
 
 _DIGIT: Final = "0123456789"
-_PERIOD_SHAPES: Final = {"{date}": "0000-00-00", "{iso_week}": "0000-w00"}
+_PERIOD_SHAPES: Final = {DATE_SLOT: "0000-00-00", WEEK_SLOT: "0000-w00"}
 
 
 def _matches_some(pattern: str, name: str) -> bool:
@@ -315,7 +317,7 @@ def _matches_some(pattern: str, name: str) -> bool:
                 places.add(place + 1)
         return places
 
-    slot = period_slot_of(name) or ""
+    slot = slot_in(name)
     before, _, after = name.partition(slot) if slot else (name, "", "")
     period = [_DIGIT if one == "0" else one for one in _PERIOD_SHAPES.get(slot, "")]
     places = with_empty({0})
@@ -454,8 +456,10 @@ class SourceSpec(Strict):
     @property
     def datasets(self) -> str:
         """Pattern of the names of its datasets, with * and ?."""
-        shapes = {"{date}": "????-??-??", "{iso_week}": "????-w??", NAME_SLOT: "*"}
-        return reduce(lambda text, slot: text.replace(slot, shapes[slot]), shapes, self.dataset_pattern)
+        shapes = {DATE_SLOT: "????-??-??", WEEK_SLOT: "????-w??", NAME_SLOT: "*"}
+        return reduce(
+            lambda text, slot: text.replace(slot, shapes[slot]), shapes, written(self.dataset_pattern)
+        )
 
     def covers(self, name: str) -> bool:
         """Return whether a dataset's name is one of its datasets', as far as the source itself says which they are."""
@@ -463,20 +467,34 @@ class SourceSpec(Strict):
 
     def may_fill(self, pattern: str) -> bool:
         """Return whether a pattern with * and ? matches one of its datasets, in any period."""
-        return any(
-            _matches_some(pattern, self.dataset_pattern.replace(NAME_SLOT, n)) for n in self.dataset_names
-        )
+        text = written(self.dataset_pattern)
+        return any(_matches_some(pattern, text.replace(NAME_SLOT, name)) for name in self.dataset_names)
 
     @property
     def unit_text(self) -> str:
         """The privacy unit of its datasets in words, which are stored with each ledger and never change."""
-        period = {"{date}": " in a day", "{iso_week}": " in a week"}
-        return f"all events of one `{self.unit}`{period.get(period_slot_of(self.dataset_pattern) or '', '')}"
+        periods = periods_in(self.dataset_pattern)
+        within = (
+            f" in {'a week' if periods.slot == WEEK_SLOT else in_words(periods.length_ms)}" if periods else ""
+        )
+        return f"all events of one `{self.unit}`{within}"
 
     @property
     def period_ms(self) -> int | None:
         """Length of a dataset's period, None without one."""
-        return length_ms(self.dataset_pattern) if period_slot_of(self.dataset_pattern) else None
+        periods = periods_in(self.dataset_pattern)
+        return None if periods is None else periods.length_ms
+
+    def with_periods(self, declared: Iterable[DatasetDeclaration]) -> SourceSpec:
+        """Return the source with the length and begins of the periods of the declaration that it fills."""
+        found = next((one.pattern for one in declared if any(map(self.covers, one.samples(0)))), "")
+        if not found:
+            return self
+        pattern = self.dataset_pattern.replace(DATE_SLOT, slot_in(found))
+        changed: dict[str, Any] = {"dataset": self._dataset.model_copy(update={"pattern": pattern})}
+        if self.answers is not None:
+            changed = {"answers": self.answers.model_copy(update=changed)}
+        return self.model_copy(update=changed)
 
     def dataset_at(self, begin_ms: int, name: str) -> str:
         """Return the dataset of a window that begins, or of a tick that ends, at a moment in UTC milliseconds."""
@@ -561,9 +579,6 @@ class SourceSpec(Strict):
             yield "window", f"must divide a day, such as 1h, or be whole days, found {window}"
         elif self.window % self.every:
             yield "window", f"must be a multiple of every ({every}), found {window}"
-        elif (period := self.period_ms) and period % self.window:
-            slot = period_slot_of(self.dataset.pattern)
-            yield "window", f"must divide the period of {slot}, found {window}: use a shorter window"
 
     def _path_problems(self) -> Found:
         for (one, first), (other, second) in combinations(self._paths(), 2):

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.proving.streams import RandomSource
-from stream_svt.settings.datasets import DAY_MS
+from stream_svt.settings.periods import DAY_MS
 from stream_svt.settings.records import KEY, steps
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counter import Counter

@@ -28,7 +28,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatu
 from stream_svt.protocol.state_records import other_partitioning
 from stream_svt.queries import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.queries.avro.registry import SchemaRegistry
-from stream_svt.settings.datasets import DAY_MS
+from stream_svt.settings.periods import DAY_MS
 from stream_svt.transitions import follow
 from stream_svt.wording import named
 from stream_svt.worker.event_loop import wait_first

@@ -20,7 +20,8 @@ from stream_svt.queries.avro.records import Schemas
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.dataset_index import NAMES_AT_ONCE, DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatasets, is_over
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatasets
+from stream_svt.settings.periods import is_over
 from stream_svt.worker.event_loop import free_gradually
 
 AHEAD_MS = 36 * 3_600_000
@@ -174,7 +175,7 @@ class AppliedWorkload:
             count = len(generator.names) * len(begins)
             if len(found) + count > MAX_DATASETS:
                 message = (
-                    f"generator {generator.pattern!r} makes {count} datasets whose periods may still get queries: "
+                    f"generator {generator.written!r} makes {count} datasets whose periods may still get queries: "
                     "declare a later first day with from, or find the topic that lags or whose monitor reads nothing"
                 )
                 raise ConfigError([Problem(0, "datasets", message)])

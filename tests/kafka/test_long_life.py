@@ -14,7 +14,7 @@ from stream_svt.kafka.frames import ResponseProtocol
 from stream_svt.kafka.transactions import TransactionalProducer
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.state.accounts import Commit
-from stream_svt.settings.datasets import DAY_MS
+from stream_svt.settings.periods import DAY_MS
 from stream_svt.worker.ports import journal_of, open_meta, stored_metas
 from tests.support.worker import HIGH, LOW, Scene, until
 

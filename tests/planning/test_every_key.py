@@ -20,6 +20,7 @@ HOT = (
 NAMED = "names: [a, b], limit: 40, unit: one basket, new: false"
 WEEKS = "generate: 'w-{iso_week}', from: 2026-01-05, until: 2026-01-19, limit: 4, unit: one stay"
 DAYS = "generate: 'd-{date}', from: 2036-01-05, lateness: 1h, limit: 4, unit: one stay"
+ROLLING = DAYS.replace("limit: 4", "every: 15d, limit: {epsilon: 4, per: 30d}")
 NOW_MS = 1_767_800_000_000
 """In the first of the weeks."""
 
@@ -91,6 +92,12 @@ DATASET_KEYS = {
     "until": (WEEKS, WEEKS.replace("until: 2026-01-19", "until: 2026-01-26"), "+ dataset w-2026-w04"),
     "lateness": (WEEKS, f"{WEEKS}, lateness: 2h", "~ 2 datasets (w-2026-w02, w-2026-w03)"),
     "horizon": (NAMED, f"{NAMED}, horizon: 90d", "~ 2 datasets (a, b)"),
+    "every": (DAYS, f"{DAYS}, every: 2d", "+ generator d-{date}: one dataset each 2 days"),
+    "looks_back": (
+        ROLLING,
+        f"{ROLLING}, looks_back: 7d",
+        "epsilon 1.333333333 each, for one stay (any 30 days: at most epsilon 4) -> epsilon 1 each",
+    ),
     "limit": (DAYS, DAYS.replace("limit: 4", "limit: 5"), "epsilon 4 each, for one stay -> epsilon 5 each"),
     "unit": (
         DAYS,

@@ -13,7 +13,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried
-from stream_svt.settings.datasets import is_over, period_end
+from stream_svt.settings.periods import is_over, period_end
 from stream_svt.worker import workload
 from tests.support.generated_play import DAY_MS, GeneratedPlay, at, day, watermarks
 

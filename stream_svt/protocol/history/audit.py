@@ -31,8 +31,8 @@ from stream_svt.monitor.state.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import KINDS, Kind, as_text
 from stream_svt.protocol.journal import Journal
-from stream_svt.settings.datasets import Watermarks, is_over
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.periods import Watermarks, is_over
 
 MAX_FINDINGS = 100
 """Largest number of findings that are kept; the others are only counted."""

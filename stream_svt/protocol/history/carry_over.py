@@ -42,10 +42,11 @@ from stream_svt.protocol.records import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried, MonitorPosition, MutedSeries
-from stream_svt.settings.datasets import Balance, DatasetSpec, is_over, length_ms, period_at, period_end
+from stream_svt.settings.datasets import Balance, DatasetSpec
 from stream_svt.settings.document import quote
 from stream_svt.settings.fields import LAST_MS
 from stream_svt.settings.monitors import Declared
+from stream_svt.settings.periods import is_over, length_ms, period_at, period_end, written
 from stream_svt.wording import listed, more
 
 _EXACT = 2**50
@@ -425,7 +426,7 @@ def summary(carried: Carried) -> list[str]:
     for pattern, begun in sorted(carried.begun.items()):
         running = [parts.pop(name) for name in [*parts] if period_end(pattern, name) is not None]
         continued = f"continues {listed(running, SHOWN, '; ')}; " if running else ""
-        lines.append(f"generator {quote(pattern)}: {continued}new periods begin from {utc(begun)} on")
+        lines.append(f"generator {quote(written(pattern))}: {continued}new periods begin from {utc(begun)} on")
     lines += [f"dataset {part}" for part in islice(parts.values(), SHOWN)]
     if hidden := more(len(parts) - SHOWN):
         lines.append(f"{hidden.strip()} datasets")

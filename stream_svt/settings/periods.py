@@ -1,0 +1,161 @@
+"""Periods of generated datasets, whose length and begins a pattern has, and limits that renew with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+
+from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.settings import fields
+
+DAY_MS = 86_400_000
+NAME_SLOT = "{name}"
+WEEK_SLOT, DATE_SLOT = "{iso_week}", "{date}"
+SLOTS = (WEEK_SLOT, DATE_SLOT)
+_SLOT = re.compile(r"\{(?:iso_week|date(?:/([1-9][0-9]{0,5})d\+([0-9]{1,6}))?)\}")
+"""A slot as it is written; or {date/15d+3} for periods of 15 days, one of which begins three days after 1970-01-01.
+
+Only programs write the longer form: states and carried-over files hold it, so that a pattern alone tells its periods.
+"""
+_FIRST_MONDAY_MS = 4 * DAY_MS
+END_OF_TIME_MS = 253_402_300_800_000
+"""End of the year 9999."""
+
+Watermarks = Mapping[str, int]
+"""By pattern of a generator, the end of the last period that is over, in UTC milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Consecutive periods: the slot of their names as it is written, their length, and the begin of one of them."""
+
+    slot: str
+    length_ms: int
+    origin_ms: int
+
+
+@cache
+def periods_in(pattern: str) -> Periods | None:
+    """Return the periods of a pattern, None for a name without a slot for them."""
+    if (match := _SLOT.search(pattern)) is None:
+        return None
+    if match[0] == WEEK_SLOT:
+        return Periods(WEEK_SLOT, 7 * DAY_MS, _FIRST_MONDAY_MS)
+    return Periods(DATE_SLOT, int(match[1] or 1) * DAY_MS, int(match[2] or 0) * DAY_MS)
+
+
+def periods_of(pattern: str) -> Periods:
+    """Return the periods of a generator's pattern."""
+    if (found := periods_in(pattern)) is None:
+        raise ValueError(f"{pattern!r} has no slot for a period")
+    return found
+
+
+def with_length(pattern: str, length_ms: int, from_ms: int) -> str:
+    """Return a pattern whose periods have a length, one of which begins at a moment; both in whole days."""
+    if length_ms == DAY_MS:
+        return pattern
+    days = length_ms // DAY_MS
+    return pattern.replace(DATE_SLOT, f"{{date/{days}d+{from_ms // DAY_MS % days}}}")
+
+
+def written(pattern: str) -> str:
+    """Return a pattern as a configuration has it."""
+    return _SLOT.sub(lambda match: f"{match[0].split('/')[0].rstrip('}')}}}", pattern)
+
+
+def slot_in(pattern: str) -> str:
+    """Return the slot of a pattern as it stands there; "" for a name without one."""
+    match = _SLOT.search(pattern)
+    return match[0] if match else ""
+
+
+@cache
+def _matcher(pattern: str) -> re.Pattern[str]:
+    text = re.escape(written(pattern)).replace(re.escape(NAME_SLOT), ".+")
+    text = text.replace(re.escape(WEEK_SLOT), "([0-9]{4}-w[0-9]{2})")
+    return re.compile(text.replace(re.escape(DATE_SLOT), "([0-9]{4}-[0-9]{2}-[0-9]{2})"), re.DOTALL)
+
+
+def period_end(pattern: str, name: str) -> int | None:
+    """Return the end of the period in a generated name, in UTC milliseconds; None for other names."""
+    if (match := _matcher(pattern).fullmatch(name)) is None:
+        return None
+    try:
+        first = date.fromisoformat(f"{match[1].upper()}-1" if "w" in match[1] else match[1])
+    except ValueError:
+        return None
+    begin, end = period_at(pattern, first_ms := fields.midnight_ms(first))
+    return end if begin == first_ms and end < END_OF_TIME_MS else None
+
+
+def length_ms(pattern: str) -> int:
+    """Return the length of a generator's periods in milliseconds."""
+    return periods_of(pattern).length_ms
+
+
+def period_at(pattern: str, ms: int) -> tuple[int, int]:
+    """Return begin and end of the period that contains a moment; all in UTC milliseconds."""
+    periods = periods_of(pattern)
+    begin = ms - (ms - periods.origin_ms) % periods.length_ms
+    return begin, begin + periods.length_ms
+
+
+def period_name(pattern: str, ms: int) -> str:
+    """Return a pattern with the period that contains a moment, UTC milliseconds, in the place of its slot."""
+    if periods_in(pattern) is None:
+        return pattern
+    day = datetime.fromtimestamp(period_at(pattern, ms)[0] / 1000, UTC).date()
+    year, week, _ = day.isocalendar()
+    return written(pattern).replace(WEEK_SLOT, f"{year}-w{week:02d}").replace(DATE_SLOT, day.isoformat())
+
+
+def is_over(name: str, watermarks: Watermarks) -> bool:
+    """Return whether a name belongs to a period that is over, whether generated or declared."""
+    ends = ((period_end(pattern, name), watermark) for pattern, watermark in watermarks.items())
+    return any(end is not None and end <= watermark for end, watermark in ends)
+
+
+def in_words(ms: int) -> str:
+    """Return a duration in days, or in its largest unit if it is not whole days."""
+    days, rest = divmod(ms, DAY_MS)
+    return fields.duration_text(ms) if rest else "a day" if days == 1 else f"{days} days"
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A limit, in ledger units of epsilon, for the events whose own time lies in any ``per_ms``.
+
+    Questions read no window that begins more than ``looks_back_ms`` before the one tested. So the ledgers of
+    `periods` consecutive periods at most are charged for these events (docs/privacy-guarantee.md), and their losses
+    add up: each has a `share` of the limit.
+    """
+
+    limit: int
+    per_ms: int
+    looks_back_ms: int
+    length_ms: int
+
+    @property
+    def reach_ms(self) -> int:
+        """How long after its begin the tests end that read the events of ``per_ms``."""
+        return self.per_ms + self.looks_back_ms
+
+    @property
+    def periods(self) -> int:
+        """The most periods that an interval of `reach_ms` touches, wherever it begins."""
+        return -(-self.reach_ms // self.length_ms) + 1
+
+    @property
+    def share(self) -> int:
+        """The limit of each period's ledger, rounded down."""
+        return self.limit // self.periods
+
+    @property
+    def promise(self) -> str:
+        """The promise in words: ledgers store it as a part of their unit, so that it never changes."""
+        back = f", looking back {in_words(self.looks_back_ms)}" if self.looks_back_ms else ""
+        return f"any {in_words(self.per_ms)}{back}: at most epsilon {as_text(self.limit, Kind.PURE)}"
