@@ -34,8 +34,8 @@ from stream_svt.settings.monitors import (
     declared_by,
     effects,
 )
-from stream_svt.wording import listed
 from stream_svt.settings.periods import WEEK_SLOT, in_words, length_ms, periods_of, written
+from stream_svt.wording import listed
 
 NAMES_SHOWN = 3
 """Names given in a line about several datasets."""
@@ -293,14 +293,14 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
     before, after = (
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
     )
+    patterns = dict.fromkeys(one.terms.pattern for one in old.datasets if one.terms.pattern)
+    patterns |= dict.fromkeys(one.pattern for one in old.generators)
+    said = promises(new, now_ms)
     for one in new.generators:
         says = [said[one.written]] if one.written in said else []
         periods = periods_of(one.pattern)
         each = "a week" if periods.slot == WEEK_SLOT else in_words(periods.length_ms)
         each = each if each.startswith("a ") else f"each {each}"
-    patterns = dict.fromkeys(one.terms.pattern for one in old.datasets if one.terms.pattern)
-    patterns |= dict.fromkeys(one.pattern for one in old.generators)
-    said = promises(new, now_ms)
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
