@@ -21,12 +21,12 @@ from stream_svt.sources import answers, counts
 from stream_svt.sources.answers import AnswersCounter
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
-from stream_svt.sources.log import Look, Park, decode, encode
+from stream_svt.sources.log import Look, Park, decode
 from stream_svt.sources.sampling import remedies, sampled
 from tests.support.avro import AtHand
 from tests.support.avro import encode as avro
 from tests.support.avro import record as avro_record
-from tests.support.counter_play import query_of
+from tests.support.counter_play import Log, query_of
 
 TICK = 10_000
 BEGIN = 1_790_000_000_000
@@ -61,18 +61,20 @@ class Play:
 
     def __init__(self, topic: Topic, polls: Sequence[int], seed: object, **options: Any):
         self.topic, self.rng, self.options = topic, random.Random(seed), options
-        self.log: list[tuple[int, bytes]] = []
-        self.end = 0
-        self.passed: list[CountsRecord] = []
+        self.log = Log()
         self.looks: list[Look] = []
         self.counter: AnswersCounter | None = None
         for number, now_ms in enumerate(polls):
             self.poll(now_ms, ALL if number in (0, len(polls) - 1) else self.rng.choice((0, 2, 20, ALL)))
 
+    @property
+    def passed(self) -> list[CountsRecord]:
+        return self.log.counts
+
     def owner(self) -> AnswersCounter:
         if self.counter is None:
             self.counter = AnswersCounter(source(), **self.options)
-            for offset, entry in self.log:
+            for offset, entry in self.log.entries:
                 self.counter.replay(offset, decode(entry))
         return self.counter
 
@@ -95,29 +97,25 @@ class Play:
     def work(self) -> bool:
         """Read and write something; return whether that led further, or the process has stopped."""
         counter = self.owner()
-        before = ranges, _ = counter.ranges(), len(self.log)
+        before = ranges, _ = counter.ranges(), len(self.log.entries)
         for partition in self.rng.sample(sorted(ranges), len(ranges)):
             at, end = ranges[partition]
             most = self.rng.choice((1, 5, 99))
             counter.fold(partition, *self.topic.fetch(partition, at, self.rng.choice((end, ALL)), most))
         if self.rng.random() < 0.7 or counter.ranges() == ranges:
             self.step(self.rng.random())
-        return self.counter is None or (counter.ranges(), len(self.log)) != before
+        return self.counter is None or (counter.ranges(), len(self.log.entries)) != before
 
     def step(self, chance: float) -> None:
         """Take a step; its transaction may be lost, or its answer, or the process stops after it."""
         if (step := self.owner().step()) is None:
             return
         if chance > 0.05:
-            offsets = [self.end + 1 + n for n in range(len(step.entries))]
-            self.log += [(offset, encode(entry)) for offset, entry in zip(offsets, step.entries, strict=True)]
-            self.end = offsets[-1] + 1  # where the marker is
-            self.passed += step.counts
+            offsets = self.log.write(step, self.rng)
             self.looks += [one for one in step.entries if isinstance(one, Look)]
             if chance > 0.1:
                 self.owner().stepped(offsets)
-                needed = self.owner().needed_offset
-                self.log = [one for one in self.log if needed is None or one[0] >= needed]
+                self.log.trim(self.owner().needed_offset or 0)
         if chance < 0.15:
             self.counter = None
 
