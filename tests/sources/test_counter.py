@@ -64,10 +64,10 @@ class Raw:
         self.key, self.value = None, json.dumps({"user": user, "page": page, "ts": event}).encode()
 
 
-def records_at(*times: int, first: int = 0, kind: int = LOG_APPEND_TIME, page: str = "/") -> Records:
+def records_at(*times: int, first: int = 0, kind: int = LOG_APPEND_TIME) -> Records:
     """Return records of different users at some moments, which are their own times, too."""
     each = enumerate(times, first)
-    return Records.of([Raw(offset, at, f"u{offset}", at, page, kind) for offset, at in each])
+    return Records.of([Raw(offset, at, f"u{offset}", at, "/", kind) for offset, at in each])
 
 
 class Drive:
@@ -140,6 +140,13 @@ class Drive:
     def asked(self) -> list[tuple[int, tuple[int, ...]]]:
         """Ticks, in seconds after `T`, with their counts."""
         return [((one.timestamp_ms - T) // SECOND, query_of(one).values) for one in self.counts]
+
+
+def looked(now: int, spans: Spans, source: SourceSpec | None = None) -> Drive:
+    """Return a counter whose source has begun at `T`, and has taken a look."""
+    drive = Drive(source).begin({0: (0, 0)})
+    drive.look(now, spans)
+    return drive
 
 
 # The begin
@@ -266,8 +273,7 @@ def test_a_long_list_takes_entries_that_a_broker_takes_and_its_window_opens_with
 
 
 def test_windows_with_equal_lists_share_one_in_memory_after_a_takeover_too():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)})
     for state in (drive.counter.state, drive.taken_over().counter.state):
         assert len({id(window.cells) for window in state.windows.values()}) == 1
         assert len(state.windows) > 2
@@ -287,8 +293,7 @@ def test_a_look_is_due_once_its_moment_is_passed_by_settle_and_only_the_latest_i
 
 
 def test_a_look_serves_once_it_is_durable():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)})
     drive.counter.look(T + 10 * SECOND, {0: (0, 4)}, TOPIC, by_broker=True)
     assert drive.counter.ranges() == {}
     assert drive.counter.look_due(T + 30 * SECOND) is None, "one at a time"
@@ -322,8 +327,7 @@ def test_a_partition_that_is_missing_blocks_the_tick_and_one_that_is_added_count
 
 
 def test_what_is_above_a_look_is_left_even_if_it_is_offered():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 2)})
+    drive = looked(T + 15 * SECOND, {0: (0, 2)}, source_of(ask="tick"))
     records = records_at(T + 1, T + 2, T + 3)
     assert drive.fold(records) == 2
     assert drive.fold(records) == 2, "the tick is to be asked first"
@@ -336,8 +340,7 @@ def test_what_is_above_a_look_is_left_even_if_it_is_offered():
 
 
 def test_records_stamped_before_a_look_that_did_not_cover_them_are_told_of():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 1)})
+    drive = looked(T + 15 * SECOND, {0: (0, 1)})
     drive.fold(records_at(T + 9_999))
     drive.write()
     drive.look(T + 25 * SECOND, {0: (0, 4)})
@@ -347,8 +350,7 @@ def test_records_stamped_before_a_look_that_did_not_cover_them_are_told_of():
 
 
 def test_a_stamp_more_than_ten_minutes_after_its_look_is_dropped_with_the_settle_that_the_look_had():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 2)})
+    drive = looked(T + 15 * SECOND, {0: (0, 2)})
     drive.counter.adopt(source_of(settle="1s"))
     taken = T + 15 * SECOND
     each = [Raw(n, taken + FAR_AHEAD_MS + n, "u", T, "/", LOG_APPEND_TIME) for n in range(2)]
@@ -360,8 +362,7 @@ def test_a_stamp_more_than_ten_minutes_after_its_look_is_dropped_with_the_settle
 
 
 def test_behind_each_partition_is_read_to_the_first_record_a_minute_after_the_tick_and_found_again_after_a_takeover():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)}, source_of(ask="tick"))
     drive.look(T + 10 * MINUTE, {0: (0, 5)})
     times = (T + 1, T + 69_999, T + 2, T + 70_000, T + 80_000)
     for one in (drive, drive.taken_over()):
@@ -376,8 +377,7 @@ def test_behind_each_partition_is_read_to_the_first_record_a_minute_after_the_ti
 
 
 def test_a_record_that_is_dropped_for_its_time_ends_no_piece_and_neither_does_a_producers_time():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)}, source_of(ask="tick"))
     drive.look(T + 10 * MINUTE, {0: (0, 3)})
     far = [
         Raw(0, T + 86_400_000, "a", T, "/", 1),
@@ -424,8 +424,7 @@ def test_a_transaction_holds_at_most_8_mb_and_entries_of_at_most_60_000_keys_wit
 
 def test_records_are_not_asked_for_while_too_many_keys_wait_for_their_transaction():
     measures = [{"name": f"m{number}"} for number in range(100)]
-    drive = Drive(source_of(measures=measures)).begin({0: (0, 0)})
-    drive.look(T + 85 * SECOND, {0: (0, 9_000)})
+    drive = looked(T + 85 * SECOND, {0: (0, 9_000)}, source_of(measures=measures))
     records = records_at(*[T + 1] * 9_000)
     while drive.counter.ranges():
         read = drive.fold(records)
@@ -436,8 +435,7 @@ def test_records_are_not_asked_for_while_too_many_keys_wait_for_their_transactio
 
 
 def test_reading_goes_on_while_a_transaction_is_written():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 2)})
+    drive = looked(T + 15 * SECOND, {0: (0, 2)})
     drive.look(T + 25 * SECOND, {0: (0, 4)})
     drive.fold(records_at(T + 1, T + 2))
     step = drive.counter.step()
@@ -451,8 +449,7 @@ def test_reading_goes_on_while_a_transaction_is_written():
 
 
 def test_a_tick_is_asked_in_many_short_steps():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 85 * SECOND, {0: (0, 1_000)})
+    drive = looked(T + 85 * SECOND, {0: (0, 1_000)})
     drive.fold(records_at(*[T + 1] * 1_000))
     steps = []
     while (step := drive.counter.step()) is not None:
@@ -465,8 +462,7 @@ def test_a_tick_is_asked_in_many_short_steps():
 
 
 def test_nothing_is_read_while_a_tick_is_asked_and_a_look_may_be_taken():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 1)})
+    drive = looked(T + 15 * SECOND, {0: (0, 1)}, source_of(ask="tick"))
     drive.fold(records_at(T + 1))
     entries: tuple[Entry, ...] = ()
     while Read not in map(type, entries):
@@ -498,8 +494,7 @@ def test_the_log_is_needed_from_the_opening_of_the_oldest_window_that_is_open():
 
 def test_looks_that_are_over_are_not_served_again_although_the_log_still_has_them():
     # The topic that is created again ends below what the old looks saw; the first tick is asked after that.
-    drive = Drive(source_of(ahead="0s")).begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 3)})
+    drive = looked(T + 15 * SECOND, {0: (0, 3)}, source_of(ahead="0s"))
     drive.fold(records_at(T + 1, T + 2, T + 3))
     drive.write()
     drive.look(T + 25 * SECOND, {0: (0, 1)}, "two")
@@ -516,8 +511,7 @@ def test_looks_that_are_over_are_not_served_again_although_the_log_still_has_the
 
 
 def test_a_log_that_lacks_what_an_open_window_needs_parks_the_source():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 85 * SECOND, {0: (0, 0)})
+    drive = looked(T + 85 * SECOND, {0: (0, 0)})
     assert drive.counter.needed_offset == drive.log[2][0], "of the second window"
     for lost in (3, len(drive.log) - 1, len(drive.log)):
         left = Drive(drive.source, drive.log[lost:])
@@ -527,8 +521,7 @@ def test_a_log_that_lacks_what_an_open_window_needs_parks_the_source():
 
 
 def test_after_an_incomplete_log_is_accepted_windows_are_opened_anew_with_other_keys():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 85 * SECOND, {0: (0, 0)})
+    drive = looked(T + 85 * SECOND, {0: (0, 0)})
     left = Drive(drive.source, drive.log[3:])
     left.drawn = 1_000
     left.counter.accept_loss(T + 90 * SECOND, {0: (0, 7)}, TOPIC)
@@ -553,8 +546,7 @@ PARKS = {
 
 @pytest.mark.parametrize(("reason", "seen"), PARKS.items(), ids=str)
 def test_a_source_parks_and_says_why_also_after_a_takeover(reason: Park, seen):
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 5)})
+    drive = looked(T + 15 * SECOND, {0: (0, 5)})
     drive.fold(records_at(*[T + 1] * 5))
     drive.write()
     [parked] = drive.look(T + 25 * SECOND, *seen)
@@ -566,8 +558,7 @@ def test_a_source_parks_and_says_why_also_after_a_takeover(reason: Park, seen):
 
 
 def test_records_of_a_partition_that_no_tick_has_read_yet_can_be_lost():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 1)})
+    drive = looked(T + 15 * SECOND, {0: (0, 1)})
     drive.look(T + 25 * SECOND, {0: (0, 1), 1: (2, 3)})
     found = drive.look(T + 35 * SECOND, {0: (0, 1), 1: (3, 3)})
     assert found[-1] == Parked(Park.RECORDS_LOST, serves=False)
@@ -589,8 +580,7 @@ def test_what_waits_for_a_transaction_is_asked_although_another_partition_fell()
 
 
 def test_what_cannot_be_read_any_more_is_not_waited_for():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 5)})
+    drive = looked(T + 15 * SECOND, {0: (0, 5)}, source_of(ask="tick"))
     drive.look(T + 25 * SECOND, {0: (2, 5)})
     assert drive.counter.parked is Park.RECORDS_LOST
     assert drive.counter.ranges() == {}
@@ -608,8 +598,7 @@ def test_what_cannot_be_read_any_more_is_not_waited_for():
 
 
 def test_nothing_that_was_read_before_a_loss_is_taken_for_read_after_it():
-    drive = Drive(source_of(ask="tick")).begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)}, source_of(ask="tick"))
     drive.look(T + 5 * MINUTE, {0: (0, 5)})
     assert drive.fold(records_at(T + 1, T + 2 * MINUTE)) == 1, "its piece is read, and not durable"
     drive.counter.look(T + 6 * MINUTE, {0: (0, 5)}, "two", by_broker=True)
@@ -662,8 +651,7 @@ def test_only_a_parked_source_has_a_loss_to_accept():
 
 
 def test_a_counter_tells_how_its_source_stands():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 3)})
+    drive = looked(T + 15 * SECOND, {0: (0, 3)})
     drive.fold(records_at(T + 1, T + 2, T + 3))
     state = drive.counter.state
     assert (state.asked, state.next_tick) == (None, T + 20 * SECOND), "the window before T is not asked"
@@ -675,8 +663,7 @@ def test_a_counter_tells_how_its_source_stands():
 
 
 def test_each_event_meets_one_fate():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 95 * SECOND, {0: (0, 6)})
+    drive = looked(T + 95 * SECOND, {0: (0, 6)})
     rows = [
         (T + 1, T + 1, "/"),
         (T + 1, T + 1, "/b"),
@@ -705,8 +692,7 @@ def test_of_events_that_count_it_is_known_which_measures_they_match():
         {"name": "some", "where": {"user": ["u1"]}},
         {"name": "none", "where": {"usr": ["u1"]}},
     ]
-    drive = Drive(source_of(measures=measures)).begin({0: (0, 0)})
-    drive.look(T + 15 * SECOND, {0: (0, 4)})
+    drive = looked(T + 15 * SECOND, {0: (0, 4)}, source_of(measures=measures))
     pages = ["/", "/", "/a", "/b"]  # the last one does not count
     drive.fold(
         Records.of([Raw(n, T + 1, f"u{n % 2}", T + 1, page, LOG_APPEND_TIME) for n, page in enumerate(pages)])
@@ -716,8 +702,7 @@ def test_of_events_that_count_it_is_known_which_measures_they_match():
 
 
 def test_a_tally_of_millions_of_pairs_is_taken_over_from_the_log():
-    drive = Drive().begin({0: (0, 0)})
-    drive.look(T + 5 * SECOND, {0: (0, 0)})
+    drive = looked(T + 5 * SECOND, {0: (0, 0)})
     keys = np.arange(300_000, dtype="<u8")
     parts = [Pairs(T, T + 80 * SECOND, part.tobytes()) for part in np.split(keys, 5)]
     drive.append([*parts, *parts])
