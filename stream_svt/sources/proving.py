@@ -43,15 +43,10 @@ _MALFORMED: Final = (b"", b"{", b"[]", b'{"a": 1}', b"null", b"\xff", b'"' + b"x
 
 @dataclass
 class SourceSummary:
-    """What the neighbour test of a source did.
+    """What the neighbour test of a source did with pairs of topics: ``cases``.
 
-    Attributes:
-        cases: Pairs of topics.
-        events: Records of both topics.
-        answers: Counts that were compared.
-        moved: How many of them the unit moved.
-        takeovers: Restarts of counters in between.
-        counterexample: How the counts of the last pair told that the unit is there, None if none did.
+    Of ``answers`` that were compared the unit ``moved`` some; ``takeovers`` are restarts of counters. A
+    ``counterexample`` says how the counts of the last pair told that the unit is there.
     """
 
     cases: int = 0
@@ -63,7 +58,7 @@ class SourceSummary:
 
 
 class _Appended(NamedTuple):
-    """A record of a raw topic, with the time of its append in ms."""
+    """A record of a raw topic, and when it was appended."""
 
     at_ms: int
     partition: int
