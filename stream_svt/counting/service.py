@@ -107,7 +107,8 @@ class Owner:
     async def _delete_old(self, event_log: EventLog) -> None:
         """Delete, once in a while, the entries that no source needs."""
         at, deleted = self._deleted
-        needed = [loop.needed_offset for loop in self.loops.values()]
+        # Without its counter it is not known what a source needs.
+        needed = [-1 if one.counter is None else one.counter.needed_offset for one in self.loops.values()]
         until = min((one for one in needed if one is not None), default=-1)
         if until <= deleted or time.monotonic() - at < DELETED_EVERY:
             return

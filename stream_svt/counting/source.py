@@ -97,11 +97,6 @@ class SourceLoop:
         self._next_look = 0.0
 
     @property
-    def needed_offset(self) -> int | None:
-        """Offset of the oldest entry of the log that the source needs; None for none, -1 if that is not known now."""
-        return -1 if self.counter is None else self.counter.needed_offset
-
-    @property
     def behind_ms(self) -> int:
         """Time since the oldest tick that is due and not asked, in ms, or 0."""
         counter = self.counter

@@ -33,7 +33,7 @@ class Log:
 class Loop:
     """A loop that takes a while to end, as one with a client to close does."""
 
-    needed_offset = -1
+    counter = None
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
