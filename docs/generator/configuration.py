@@ -30,6 +30,13 @@ _SOURCE_PARTS: Final = {
     "time": ("mapping", "TimeOfEvent"),
 }
 """Keys of a source that hold further keys: the words for them, and the model."""
+_QUESTION_PARTS: Final = {
+    "excess": ("mapping", "ExcessOptions"),
+    "for": ("number or mapping", "ForOptions"),
+    "share": ("mapping", "ShareOptions"),
+    "usual": ("mapping", "UsualOptions"),
+}
+"""The same of a monitor."""
 _FORWARD_SPECIAL: Final = {
     "alertmanager": "[section](#alertmanager)",
     "destinations": "list of [destinations](#destinations)",
@@ -69,24 +76,20 @@ def _top() -> str:
 
 
 def _section(definition: str) -> str:
-    definitions = json_schema()["$defs"]
-    return keys(definitions[definition], definitions, _SPECIAL)
+    parts = {"SourceSpec": _SOURCE_PARTS, "MonitorSpec": _QUESTION_PARTS}.get(definition, {})
+    return "\n".join(_nested(definition, "", json_schema()["$defs"], parts))
 
 
-def _sources() -> str:
-    """Return the keys of a source, each followed by the keys inside it."""
-    definitions = json_schema()["$defs"]
-    return "\n".join(_keys_of_source("SourceSpec", "", definitions))
-
-
-def _keys_of_source(part: str, place: str, definitions: Mapping[str, Schema]) -> Iterator[str]:
-    """Yield the keys of a part of a source, which is found at ``place``, such as "series."."""
-    kinds = {name[len(place) :]: kind for name, (kind, _) in _SOURCE_PARTS.items() if name.startswith(place)}
-    for line in keys(definitions[part], definitions, kinds).splitlines():
+def _nested(
+    part: str, place: str, definitions: Mapping[str, Schema], parts: Mapping[str, tuple[str, str]]
+) -> Iterator[str]:
+    """Yield the keys of a part, which is found at ``place``, such as "series.", each followed by the keys inside it."""
+    kinds = {name[len(place) :]: kind for name, (kind, _) in parts.items() if name.startswith(place)}
+    for line in keys(definitions[part], definitions, _SPECIAL | kinds).splitlines():
         name = place + line.split("`")[1]
         yield f"- `{place}{line.removeprefix('- `')}"
-        if name in _SOURCE_PARTS:
-            yield from _keys_of_source(_SOURCE_PARTS[name][1], f"{name}.", definitions)
+        if name in parts:
+            yield from _nested(parts[name][1], f"{name}.", definitions, parts)
 
 
 def _forward(definition: str = "") -> str:
@@ -189,7 +192,7 @@ def _from_environment() -> str:
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "top": _top,
-    "sources": _sources,
+    "sources": partial(_section, "SourceSpec"),
     "environment": _from_environment,
     "correction-options": partial(_options, "correction"),
     "append-options": partial(_options, "append"),

@@ -45,8 +45,8 @@ class QueryBatch:
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
-        measures, measure: On a topic of counts, the measures of its source, and the number of the one that each row
-            counts: only its monitors test the row. None on query topics.
+        measures, measure: On a topic of counts, the measures of its source and what stands for the monitors that ask
+            questions (`MonitorSpec.tested`), and the number of the one of each row. None on query topics.
         shared: How many monitors put values on a grid, for those of several.
         packed: Packings that some of them have not had, and how many, by grid and rows.
     """

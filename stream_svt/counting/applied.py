@@ -83,7 +83,7 @@ class Applied:
             raise other_partitioner(version.bundle.partitioner, self._config)
         self.spec = (await read(version, self._config.topics.partitions)).declared
         self._histories = {
-            one.name: version.history(one.name, one.window_list()) for one in self.spec.sources
+            one.name: version.history(one.name, self.spec.window_list(one)) for one in self.spec.sources
         }
         self.number = version.number
         log.info("event=configuration_read version=%d sources=%d", version.number, len(self.spec.sources))

@@ -153,6 +153,8 @@ class SourceLoop:
                 self.spec = spec
             behind_ms = self.spec.settle + max(-self.clocks_apart_ms, 0)
             counter.open_windows(self._now(), self._applied.lists(name, behind_ms))
+            if (since := counter.recalls_from) is not None:
+                counter.recall(since, await self._log.counts_since(self.spec, since))
             await self._look(counter)
             wrote = await self._write(counter)
             read = await self._read(counter)

@@ -61,14 +61,14 @@ class Runner:
     def advance(self, batch: QueryBatch, stop: int, end: int) -> Generator[int, None, bool]:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
 
-        The rows between are of one measure. Those of another than the monitor's only set its position and clock.
+        The rows between are of one measure. Those that the monitor does not test only set its position and clock.
 
         Yields the row reached after many rows, so that another monitor may read the same rows.
 
         Returns False if it stops earlier, at a row whose run is not durable yet or because the next commit is full.
         """
         start = min(stop, batch.index_of(self.offset, self.row))
-        if start < stop and batch.measure_at(start) != self.spec.measure:
+        if start < stop and batch.measure_at(start) != self.spec.tested:
             self.clock_ms = self.read_ms = max(self.clock_ms, int(batch.time_ms[start:stop].max()))
             return self._reach(batch, stop, end)
         view = self._view(batch, start, stop)

@@ -47,12 +47,23 @@ def source_advice(config: Config, topology: Topology) -> Iterator[Finding]:
             )
     for topic in counts_topics(config):
         kept = int(topology.settings.get(topic, {}).get("retention.ms", -1))
-        if 0 <= kept < COUNTS_KEPT_MS:
-            longer = command_to_set(config, topic, f"retention.ms={COUNTS_KEPT_MS}")
+        if 0 <= kept < (needed := COUNTS_KEPT_MS + _read_back(config, topic)):
+            longer = command_to_set(config, topic, f"retention.ms={needed}")
             message = f"topic {topic!r} keeps counts for {duration_text(kept)} after the end of their tick"
+            read = "tested, or read by a question" if needed > COUNTS_KEPT_MS else "tested"
             yield note(
-                COUNTS, f"{message}; after a longer outage they are deleted before they are tested: {longer}"
+                COUNTS, f"{message}; after a longer outage they are deleted before they are {read}: {longer}"
             )
+
+
+def _read_back(config: Config, topic: str) -> int:
+    """Return how far questions about the counts of a topic read back, in ms."""
+    spec = config.spec
+    sources = (one for one in spec.sources if one.counts_topic(spec.application) == topic)
+    backs = (
+        question.look_back * one.window for one in sources for question in spec.window_list(one).questions
+    )
+    return max(backs, default=0)
 
 
 def _of_producers(config: Config, topic: str) -> str:

@@ -392,7 +392,7 @@ def check_case(
     for number, offset, *_ in first.noise.tests:
         monitor = first.runs[number].monitor
         measure = first.written[monitor.topic][offset].measure
-        if measure != (monitor.measure or ""):
+        if measure != (monitor.tested or ""):
             return f"monitor {monitor.name} tested a query of measure {measure} at offset {offset}"
     run_words = {}
     for number, run in first.runs.items():

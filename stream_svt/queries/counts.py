@@ -6,7 +6,8 @@ measure, and the last row of its last record closes it. The timestamp, the end o
 (CreateTime), never the broker's.
 
 Answers that a source passes on as they are have no measure (an empty header) and no set, ids of their own, and values
-of decimal128(38, 18).
+of decimal128(38, 18). Such values have answers to the question of a monitor, too: a record of their own, after those of
+all measures, with the series that were asked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ SOURCE_HEADER: Final = "source"
 
 MEASURE_HEADER: Final = "measure"
 """Header with the name of the measure whose monitors test the rows."""
+
+MONITOR_HEADER: Final = "monitor"
+"""Header with the name of a monitor, instead: the rows answer its question, and it alone tests them."""
 
 LIST_HEADER: Final = "list"
 """Header with the digest of the names of the series."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +23,9 @@ from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.periods import period_end, written
+from stream_svt.settings.questions import asked_by
 from stream_svt.settings.sections import ConfigDocument
-from stream_svt.settings.sources import SourceSpec
+from stream_svt.settings.sources import SourceSpec, WindowList
 
 DATASETS_SHOWN = 1_000
 """Number of datasets shown one by one, in the order declared; pages and metrics show sums of the others."""
@@ -96,6 +98,12 @@ class ApplicationSpec:
             if one.name == name:
                 return one
         raise KeyError(name)
+
+    def window_list(self, source: SourceSpec) -> WindowList:
+        """Return what windows of a source count that are opened under this specification, and what is asked of them."""
+        asking = (one for one in self.monitors if one.asks and one.source == source.name and one.measure)
+        asked = tuple(asked_by(one.name, one, one.measure or "", source) for one in asking)
+        return msgspec.structs.replace(source.window_list(), questions=asked)
 
     def going_on(self) -> tuple[list[str], list[str], list[str]]:
         """Compare the datasets with those that an earlier application carried over; return names.
@@ -305,9 +313,10 @@ def _problems(config: ConfigDocument, where: Where, datasets: _Datasets, carried
             line = where(("monitors", first, "name"), "").line
             yield (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
             continue
-        for name in (declared := cautious[monitor.topic]).undercut(monitor):
+        for name in (declared := cautious[monitor.declares_about]).undercut(monitor):
             most = getattr(declared, name)
-            first = next(n for n in readers[monitor.topic] if getattr(config.monitors[n], name) == most)
+            alike = (n for n in readers[monitor.topic] if not config.monitors[n].asks)
+            first = next(n for n in alike if getattr(config.monitors[n], name) == most)
             line = where(("monitors", first, name), "").line
             other_name = quote(config.monitors[first].name)
             message = f"monitor {other_name} declares {quote(most)} for the same queries at line {line}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from stream_svt.settings import fields
+from stream_svt.settings import fields, questions
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Found, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
@@ -45,7 +46,9 @@ def _valid(model: type[Strict], raw: Any, context: object) -> Any:  # noqa: ANN4
         return raw
 
 
-def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, str]]]:
+def derived(
+    data: Mapping[str, Any], sources: Sequence[Any], context: object
+) -> tuple[list[Any], list[tuple[Any, str]]]:
     """Return the monitors in a document with the keys that follow from their sources, and problems of these keys."""
     application = str(data.get("application"))
     try:
@@ -57,12 +60,12 @@ def derived(data: Mapping[str, Any], sources: Sequence[Any]) -> tuple[list[Any],
         monitors.append(raw)
         if isinstance(raw, dict) and raw.get("source") is not None:
             path = ("monitors", number)
-            followed, found = _followed(raw, sources, application)
+            followed, found = _followed(raw, sources, application, context)
             own = () if "datasets" in followed else ("datasets",)
             follow = [key for key in OF_SOURCE if key not in own]
             problems += (((*path, key), _follows(raw["source"])) for key in follow if key in raw)
             monitors[-1] = {key: value for key, value in raw.items() if key not in follow} | followed
-            problems += (((*path, key), message) for key, message in found)
+            problems += (((*path, *key.split(".")), message) for key, message in found)
     return monitors, problems
 
 
@@ -76,7 +79,7 @@ def _follows(source: object) -> str:
 
 
 def _followed(
-    monitor: Mapping[str, Any], sources: Sequence[Any], application: str
+    monitor: Mapping[str, Any], sources: Sequence[Any], application: str, context: object
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return the keys that follow from a monitor's source, and problems of `source` and `measure`."""
     name, measure = monitor["source"], monitor.get("measure")
@@ -113,9 +116,33 @@ def _followed(
         "granularity": 1,
         "bounds": [0, HIGHEST],
     }
+    if (asking := _keys_of(monitor, context)) and not problems:
+        of_series = {"threshold": monitor.get("threshold", 0)} if asking.thresholds else {}
+        try:
+            question = questions.asked_by(_name_in(monitor), asking, measure, source)
+        except questions.NotAsked as wrong:
+            return _UNREAD | of_series, [*wrong.problems.items()]
+        step = Fraction(1, question.parts)
+        bound = questions.BOUND * step
+        followed |= {
+            "sensitivity": sum(question.moves) * step,
+            "granularity": step,
+            "bounds": [-bound, bound],
+        }
+        if asking.thresholds is not None:
+            followed["threshold"] = monitor.get("threshold", 0)
     if monitor.get("expected_queries") is None and _rule(monitor) in {"exposure", "optimal"}:
         followed["expected_queries"] = source.queries_of_a_period
     return followed, problems
+
+
+def _keys_of(monitor: Mapping[str, Any], context: object) -> questions.QuestionKeys | None:
+    """Return the keys of a monitor's question, None without one; wrong ones are problems of the monitor itself."""
+    given = {key: monitor[key] for key in questions.KEYS if monitor.get(key) is not None}
+    try:
+        return questions.QuestionKeys.model_validate(given, context=context) if given else None
+    except ValidationError:
+        return None
 
 
 def _name_in(raw: object) -> str:
@@ -224,6 +251,7 @@ def problems(config: ConfigDocument) -> Found:
         path = ("monitors", number)
         if monitor.source is not None:
             yield from _monitor_problems(number, monitor, config.sources)
+            yield from _border_problems(number, monitor, config)
         elif monitor.topic in topics:
             name = topics[monitor.topic].name
             yield (
@@ -269,6 +297,25 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
     if isinstance(monitor.append, fields.Retry) and monitor.append.lifetime.ms is None:
         message = "retry needs a lifetime in time, such as {retry: {lifetime: 6h}}"
         yield path, f"{message}: offsets of a topic of counts mean nothing"
+
+
+def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) -> Found:
+    """Yield datasets of periods whose ledgers would not add up the windows of other periods that `usual` reads."""
+    source = next(one for one in config.sources if one.name == monitor.source)
+    if monitor.usual is None or monitor.measure is None:
+        return
+    back_ms = questions.asked_by(monitor.name, monitor, monitor.measure, source).look_back * source.window
+    for one in config.datasets:
+        renewal = (
+            one.renewal
+            if one.generate is not None and any(map(source.covers, one.samples(_SAMPLE_MS)))
+            else None
+        )
+        if one.generate is not None and (renewal is None or renewal.looks_back_ms < back_ms):
+            back = fields.duration_text(back_ms)
+            message = f"reads {back} back, into earlier periods of {quote(one.generate)}, where one person has other"
+            remedy = f"declare them with a limit per time and looks_back: {back}, or without generate"
+            yield ("monitors", number, "usual"), f"{message} ledgers: {remedy}"
 
 
 def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:

@@ -341,7 +341,7 @@ class DatasetDeclaration(Strict):
         elif self.every is None and WEEK_SLOT not in pattern:
             half = -(-(per_ms + self.looks_back) // (2 * DAY_MS))
             yield "every", f"is required with a limit per: the length of a period, such as {half}d"
-        elif (renewal := self._renewal) and not renewal.share:
+        elif (renewal := self.renewal) and not renewal.share:
             yield (
                 "limit",
                 f"is too small for {renewal.periods} periods, which each have a part: use longer ones",
@@ -357,7 +357,8 @@ class DatasetDeclaration(Strict):
         )
 
     @property
-    def _renewal(self) -> Renewal | None:
+    def renewal(self) -> Renewal | None:
+        """The limit per time of these datasets, None without one."""
         _, limit, per_ms = self.limit
         return None if per_ms is None else Renewal(limit, per_ms, self.looks_back, length_ms(self.pattern))
 
@@ -378,7 +379,7 @@ class DatasetDeclaration(Strict):
         each = Terms(kind=kind, limit=limit, unit=self.unit or "", horizon_ms=self.horizon or HORIZON_MS)
         if self.generate is None or self.from_ is None:
             return (DatasetSpec(name, each) for name in self._names), None
-        pattern, renewal = self.pattern, self._renewal
+        pattern, renewal = self.pattern, self.renewal
         each = replace(each, lateness_ms=self.lateness, horizon_ms=length_ms(pattern), pattern=pattern)
         if renewal is not None:
             each = replace(

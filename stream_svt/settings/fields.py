@@ -328,7 +328,10 @@ class Outside:
     name: Any = PathText
 
     def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.with_info_after_validator_function(self._read, handler.generate_schema(self.name))
+        write = core_schema.plain_serializer_function_ser_schema(lambda named: named.name)
+        return core_schema.with_info_after_validator_function(
+            self._read, handler.generate_schema(self.name), serialization=write
+        )
 
     def _read(self, name: Any, info: ValidationInfo) -> Named[Any]:  # noqa: ANN401  a file or a program
         return Named(name) if info.context is None else getattr(info.context, self.method)(name)

@@ -33,7 +33,7 @@ from stream_svt.mechanisms.numbers import LARGEST_EPSILON, exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
-from stream_svt.settings import fields
+from stream_svt.settings import fields, questions
 from stream_svt.settings.datasets import Terms
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.records import RecordLayout
@@ -93,6 +93,28 @@ class MonitorSpec(Strict):
     counts by default `expected_queries`. Default: a query topic."""
     measure: Annotated[fields.Name | None, Change.ADDED_LATER, Change.FIXED] = None
     """The measure of the source; required if it has several. Default: the only one."""
+    thresholds: Annotated[
+        questions.ThresholdsFile | None, Change.ADDED_LATER, Change.NO_OUTCOME, Change.FORM_FIXED
+    ] = None
+    """A file with a threshold and a series on each line, such as ``500 /checkout``: what is tested is the count less
+    the threshold of its series. `threshold` is then 0 by default. Only with `source`, and so are the keys up to `for`,
+    which apply in this order to counts of closed windows."""
+    share: Annotated[questions.ShareOptions | None, Change.ADDED_LATER, Change.FIXED] = None
+    """What a part has above its share, such as {of: errors, above: 1%}: the value is the errors less 1 % of the
+    measure."""
+    usual: Annotated[questions.UsualOptions | None, Change.ADDED_LATER, Change.FIXED] = None
+    """What a window has more than usual: {every: 7d, times: 4, factor: 1.1} takes off 1.1 times the mean of the same
+    hour of the last four weeks."""
+    mean: Annotated[questions.Several | None, Change.ADDED_LATER, Change.FIXED] = None
+    """The mean of the last windows, of so many."""
+    over: Annotated[questions.Span | None, Change.ADDED_LATER, Change.FIXED] = None
+    """The smaller of two means, of a short and of a long time, such as [5m, 1h]: a burn rate."""
+    excess: Annotated[questions.ExcessOptions | None, Change.ADDED_LATER, Change.FIXED] = None
+    """The largest sum of what the last windows have more than usual: {over: 512, windows: 24} finds slow rises."""
+    for_: Annotated[questions.ForField | None, Change.ADDED_LATER, Change.FIXED] = Field(
+        default=None, alias="for"
+    )
+    """How many windows must have the value: 5, or {windows: 5, at_least: 4}."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
     """Layout of the records. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
@@ -264,8 +286,25 @@ class MonitorSpec(Strict):
 
     @property
     def _left_out(self) -> set[str]:
-        """Keys that earlier releases do not know, where they are not used."""
-        return (set() if self.source else {"source", "measure"}) | (set() if self.severity else {"severity"})
+        """Keys of sources and questions where they are not used."""
+        unused = {name for name in questions.QuestionKeys.model_fields if getattr(self, name) is None}
+        unused |= set() if self.severity else {"severity"}
+        return unused | (set() if self.source else {"source", "measure"})
+
+    @property
+    def asks(self) -> bool:
+        """Whether it tests answers to a question about counts, and not counts; see `questions`."""
+        return any(getattr(self, name) is not None for name in questions.QuestionKeys.model_fields)
+
+    @property
+    def tested(self) -> str | None:
+        """What stands for the measure of the rows that it tests on a topic of counts; None on a query topic."""
+        return questions.rows_of(self.name) if self.asks else self.measure
+
+    @property
+    def declares_about(self) -> str:
+        """What its sensitivity is declared about: its query topic, or its question's answers alone."""
+        return f"{self.topic}, {questions.rows_of(self.name)}" if self.asks else self.topic
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -331,8 +370,10 @@ class MonitorSpec(Strict):
 
     def _option_problems(self) -> Iterator[tuple[str, str]]:
         rule = self.correction
-        if self.measure is not None and self.source is None:
-            yield "measure", "is used with source only: remove it, or set that"
+        if self.source is None:
+            keys = ("measure", *questions.QuestionKeys.model_fields)
+            for key in (one for one in keys if getattr(self, one) is not None):
+                yield key.rstrip("_"), "is used with source only: remove it, or set that"
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"
@@ -488,20 +529,22 @@ class Declared:
 
 
 def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
-    """Return the most cautious declaration of each query topic."""
+    """Return the most cautious declaration about each query topic, and about answers to each question."""
     found: dict[str, Declared] = {}
     for monitor in monitors:
-        found[monitor.topic] = Declared.by(monitor) | found.get(monitor.topic)
+        about = monitor.declares_about
+        found[about] = Declared.by(monitor) | found.get(about)
     return found
 
 
 def _refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[tuple[str, str]]:
     """Yield changed fields that runs depend on (offsets of their topic) or waiting queries (the form of `append`)."""
     for name, info in _changed(old, new):
+        key = info.alias or name
         if Change.FIXED in info.metadata:
-            yield name, Change.FIXED
+            yield key, Change.FIXED
         elif Change.FORM_FIXED in info.metadata and type(getattr(old, name)) is not type(getattr(new, name)):
-            yield name, Change.FORM_FIXED
+            yield key, Change.FORM_FIXED
 
 
 def changes_refused(
@@ -509,16 +552,16 @@ def changes_refused(
 ) -> list[Problem]:
     """Return the changes of monitors that a running application cannot adopt.
 
-    ``old`` are the monitors in use by name, ``declared`` the declarations so far by query topic.
+    ``old`` are the monitors in use by name, ``declared`` the declarations so far (see `declared_by`).
     """
     found = []
     for monitor in new:
-        topic, before = monitor.topic, old.get(monitor.name)
+        about, before = monitor.declares_about, old.get(monitor.name)
         refused: dict[str, str] = {}
         if before is not None:
             refused |= dict(_refused(before, monitor))
-        if topic in declared:
-            refused |= declared[topic].undercut(monitor)
+        if about in declared:
+            refused |= declared[about].undercut(monitor)
         found += [Problem(0, f"monitors.{monitor.name}.{name}", why) for name, why in refused.items()]
     return found
 

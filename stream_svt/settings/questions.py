@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,7 +18,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from stream_svt.mechanisms.grid import FINEST
 from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, did_you_mean, quote
-from stream_svt.settings.sources import SourceSpec
+from stream_svt.wording import SHOWN, listed
+
+if TYPE_CHECKING:
+    from stream_svt.settings.sources import SourceSpec
 
 BOUND: Final = 2**46
 """Largest value of a question, in steps."""
@@ -60,10 +63,10 @@ _Share = Annotated[Fraction, fields.Form(_share, _SHARE_SCHEMA, str)]
 _Factor = Annotated[
     Fraction, fields.Form(_factor, {"type": "number", "exclusiveMinimum": 0, "maximum": 100}, str)
 ]
-_Count = Annotated[
+Count = Annotated[
     int, fields.Form(fields.integer, {"type": "integer", "minimum": 1}), Field(ge=1, le=MOST_WINDOWS)
 ]
-_Several = Annotated[
+Several = Annotated[
     int, fields.Form(fields.integer, {"type": "integer", "minimum": 2}), Field(ge=2, le=MOST_WINDOWS)
 ]
 
@@ -82,7 +85,7 @@ class UsualOptions(Strict):
 
     every: fields.Duration = 7 * 86_400_000
     """Time between the windows that are compared. Default 7d."""
-    times: _Count = 4
+    times: Count = 4
     """How many earlier windows the mean is of. Default 4."""
     factor: _Factor = Fraction(1)
     """The value is the count less the mean times this factor. Default 1."""
@@ -93,16 +96,16 @@ class ExcessOptions(Strict):
 
     over: fields.NonNegativeExact
     """What a window has usually: a sum adds up what it has more."""
-    windows: _Several
+    windows: Several
     """How many windows a sum has at most."""
 
 
 class ForOptions(Strict):
     """A value that several windows have."""
 
-    windows: _Several
+    windows: Several
     """How many windows are read, the last one among them."""
-    at_least: _Count
+    at_least: Count
     """How many of them must have it."""
 
     @consistent
@@ -162,7 +165,7 @@ class QuestionKeys(Strict):
     thresholds: ThresholdsFile | None = None
     share: ShareOptions | None = None
     usual: UsualOptions | None = None
-    mean: _Several | None = None
+    mean: Several | None = None
     over: Span | None = None
     excess: ExcessOptions | None = None
     for_: ForField | None = Field(default=None, alias="for")
@@ -229,74 +232,120 @@ class Question(msgspec.Struct, frozen=True):
         """How many windows lie between the oldest that is read and the one that the value is of."""
         return self.earlier + (self.usual[0] * self.usual[1] if self.usual else 0)
 
+    def of_series(self, first: int, end: int) -> Question:
+        """Return the question about some series of the list."""
+        return msgspec.structs.replace(self, thresholds=self.thresholds[first:end])
+
+    def continued(self, more: Question) -> Question:
+        """Return the question about further series, too."""
+        return msgspec.structs.replace(self, thresholds=self.thresholds + more.thresholds)
+
     @property
     def measures(self) -> tuple[str, ...]:
         """The measures whose counts are read."""
         return (self.measure,) if self.share is None else (self.measure, self.share[0])
 
 
-def asked_by(monitor: str, keys: QuestionKeys, measure: str, source: SourceSpec) -> Question:
-    """Return the question of a monitor about a measure of a source, without thresholds of series.
+def rows_of(monitor: str) -> str:
+    """Return what stands for the measure of the rows that a monitor with a question tests; no measure has a space."""
+    return f"monitor {monitor}"
 
-    Raises `NotAsked` with the problems of its keys.
+
+def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec) -> Question:  # noqa: ANN401  see below
+    """Return the question of a monitor about a measure of a source.
+
+    ``keys`` has the attributes of `QuestionKeys`. Raises `NotAsked` with the problems of its keys.
     """
-    problems = dict[str, str]()
-    known = {one.name: one for one in source.measures}
-    of = known[measure]
-
-    def windows(key: str, length_ms: int) -> int:
-        if length_ms % source.window:
-            window = fields.duration_text(source.window)
-            problems[key] = (
-                f"must be a multiple of the window ({window}), found {fields.duration_text(length_ms)}"
-            )
-        return max(length_ms // source.window, 1)
-
-    share = usual = None
-    if keys.share is not None:
-        part = known.get(keys.share.of)
-        if part is None:
-            near = did_you_mean(keys.share.of, known) or f"; expected one of {', '.join(known)}"
-            problems["share.of"] = f"source {quote(source.name)} has no measure {quote(keys.share.of)}{near}"
-        elif part is of or part.at_most != of.at_most or not {*of.conditions} <= {*part.conditions}:
-            must = f"must be another measure with the same of, and with all conditions of {quote(measure)}"
-            problems["share.of"] = f"{must}: a part of what that counts"
-        share = (keys.share.of, *keys.share.above.as_integer_ratio())
-    if keys.usual is not None:
-        every = windows("usual.every", keys.usual.every)
-        usual = (every, keys.usual.times, *keys.usual.factor.as_integer_ratio())
-    over = (1, 1)
-    if keys.over is not None:
-        over = (windows("over", keys.over[0]), windows("over", keys.over[1]))
-        if keys.over[0] >= keys.over[1]:
-            problems["over"] = "expected a short and a longer time, such as [5m, 1h]"
-    excess, holds = keys.excess, keys.for_
+    asking = _Asking(keys, source, measure)
     found = Question(
         monitor,
         measure,
-        of.at_most,
-        share=share,
-        usual=usual,
-        mean=keys.mean or 1,
-        over=over,
-        holds=(holds.windows, holds.at_least) if holds else (1, 1),
+        asking.of.at_most,
+        asking.thresholds(),
+        asking.share(),
+        asking.usual(),
+        keys.mean or 1,
+        asking.over(),
+        holds=(keys.for_.windows, keys.for_.at_least) if keys.for_ else (1, 1),
     )
-    if excess is not None:
-        steps = excess.over * found.parts
+    if keys.excess is not None:
+        steps = keys.excess.over * found.parts
         if steps.denominator != 1 or steps > BOUND:
-            problems["excess.over"] = f"must be a multiple of 1/{found.parts} below 2^40, found {quote(excess.over)}"
-        found = msgspec.structs.replace(found, excess=(int(steps), excess.windows))
+            wrong = f"must be a multiple of 1/{found.parts} below 2^40, found {quote(keys.excess.over)}"
+            asking.problems["excess.over"] = wrong
+        found = msgspec.structs.replace(found, excess=(int(steps), keys.excess.windows))
     if found.parts > _LARGEST_PARTS:
-        problems["usual.factor" if usual else "share.above"] = "has too many decimals"
+        asking.problems["usual.factor" if keys.usual else "share.above"] = "has too many decimals"
     if found.look_back > MOST_WINDOWS:
         far = f"reads {found.look_back} windows back, and at most {MOST_WINDOWS} are kept"
-        problems[next(key for key in ("usual", "over", "mean", "excess", "for") if _has(keys, key))] = far
-    if problems:
-        raise NotAsked(problems)
+        asking.problems[
+            next(key for key in ("usual", "over", "mean", "excess", "for") if _has(keys, key))
+        ] = far
+    if asking.problems:
+        raise NotAsked(asking.problems)
     return found
 
 
-def _has(keys: QuestionKeys, key: str) -> bool:
+class _Asking:
+    """Reads the keys of a question about a measure of a source, and collects their problems."""
+
+    def __init__(self, keys: Any, source: SourceSpec, measure: str) -> None:  # noqa: ANN401  see `asked_by`
+        self.keys, self.source, self.measure = keys, source, measure
+        self.known = {one.name: one for one in source.measures}
+        self.of = self.known[measure]
+        self.problems: dict[str, str] = {}
+
+    def thresholds(self) -> tuple[int, ...]:
+        file = self.keys.thresholds
+        if file is None or file.held is None:
+            return ()
+        by_series = thresholds_in(file)
+        if lacking := [name for name in self.source.series_names if name not in by_series]:
+            self.problems["thresholds"] = f"{file} has no threshold of {listed(lacking, SHOWN)}"
+        return tuple(by_series.get(name, 0) for name in self.source.series_names)
+
+    def share(self) -> tuple[str, int, int] | None:
+        share: ShareOptions | None = self.keys.share
+        if share is None:
+            return None
+        part = self.known.get(share.of)
+        if part is None:
+            near = did_you_mean(share.of, self.known) or f"; expected one of {', '.join(self.known)}"
+            wrong = f"source {quote(self.source.name)} has no measure {quote(share.of)}{near}"
+            self.problems["share.of"] = wrong
+        elif (
+            part is self.of
+            or part.at_most != self.of.at_most
+            or not {*self.of.conditions} <= {*part.conditions}
+        ):
+            must = (
+                f"must be another measure with the same of, and with all conditions of {quote(self.measure)}"
+            )
+            self.problems["share.of"] = f"{must}: a part of what that counts"
+        return (share.of, *share.above.as_integer_ratio())
+
+    def usual(self) -> tuple[int, int, int, int] | None:
+        usual: UsualOptions | None = self.keys.usual
+        if usual is None:
+            return None
+        return (self._windows("usual.every", usual.every), usual.times, *usual.factor.as_integer_ratio())
+
+    def over(self) -> tuple[int, int]:
+        if self.keys.over is None:
+            return (1, 1)
+        short, long = self.keys.over
+        if short >= long:
+            self.problems["over"] = "expected a short and a longer time, such as [5m, 1h]"
+        return self._windows("over", short), self._windows("over", long)
+
+    def _windows(self, key: str, length_ms: int) -> int:
+        if length_ms % self.source.window:
+            window, length = map(fields.duration_text, (self.source.window, length_ms))
+            self.problems[key] = f"must be a multiple of the window ({window}), found {length}"
+        return max(length_ms // self.source.window, 1)
+
+
+def _has(keys: Any, key: str) -> bool:  # noqa: ANN401
     return getattr(keys, "for_" if key == "for" else key) is not None
 
 

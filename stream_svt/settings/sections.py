@@ -352,11 +352,12 @@ class ConfigDocument(ServiceDocument):
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that datasets and balances were read from, by the names in the document."""
+        """The files that names, thresholds and balances were read from, by their names in the document."""
         files: list[tuple[fields.Named[Any], Iterable[str]]]
         files = [(one.file, one.file.held) for one in self.datasets if one.file]
         names = (names for one in self.sources for names in (one.series, one.dataset) if names)
         files += [(one.file, one.file.held) for one in names if one.file]
+        files += [(one.thresholds, one.thresholds.held) for one in self.monitors if one.thresholds]
         files += [(self.carried_over, self.carried.lines())] if self.carried_over else []
         return {str(one.name): "".join(f"{line}\n" for line in lines) for one, lines in files}
 
@@ -369,7 +370,7 @@ class ConfigDocument(ServiceDocument):
         if not isinstance(value, dict) or not isinstance(value.get("sources") or [], list):
             return handler(value)
         sources = counted.read_sources(value, info.context)
-        monitors, problems = counted.derived(value, sources)
+        monitors, problems = counted.derived(value, sources, info.context)
         data = (
             value | ({"sources": sources} if sources else {}) | ({"monitors": monitors} if monitors else {})
         )

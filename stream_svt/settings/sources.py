@@ -34,6 +34,7 @@ from stream_svt.settings.periods import (
     slot_in,
     written,
 )
+from stream_svt.settings.questions import Question
 from stream_svt.settings.records import KEY, Path, checked_path, is_inside, steps
 
 LOG_PARTITIONS: Final = 8
@@ -271,11 +272,25 @@ class ListedMeasure(msgspec.Struct, frozen=True):
 
 
 class WindowList(msgspec.Struct, frozen=True):
-    """What a window counts: values of {name} in the dataset, ("",) without one; measures; series, ("",) without."""
+    """What a window counts: values of {name} in the dataset, ("",) without one; measures; series, ("",) without.
+
+    ``questions`` are what monitors ask of its counts, once it is closed.
+    """
 
     datasets: tuple[str, ...]
     measures: tuple[ListedMeasure, ...]
     series: tuple[str, ...]
+    questions: tuple[Question, ...] = ()
+
+    def part(self, first: int, end: int) -> WindowList:
+        """Return the list with some of its series."""
+        asked = tuple(one.of_series(first, end) for one in self.questions)
+        return WindowList(self.datasets, self.measures, self.series[first:end], asked)
+
+    def continued(self, part: WindowList) -> WindowList:
+        """Return the list with further series, which `part` gave."""
+        asked = tuple(one.continued(more) for one, more in zip(self.questions, part.questions, strict=True))
+        return WindowList(self.datasets, self.measures, self.series + part.series, asked)
 
     @property
     def cells(self) -> int:

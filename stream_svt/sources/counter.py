@@ -6,7 +6,7 @@ another's record to another tick.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -16,8 +16,9 @@ import numpy as np
 from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas
-from stream_svt.settings.sources import SourceSpec, WindowList
-from stream_svt.sources.counts import cut_rows, records_of
+from stream_svt.settings.questions import Question
+from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
+from stream_svt.sources.counts import ClosedRecord, cut_rows, records_of, records_of_question
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import (
@@ -34,6 +35,7 @@ from stream_svt.sources.log import (
     WindowOpened,
 )
 from stream_svt.sources.looks import CounterStep, SourceCounter
+from stream_svt.sources.questions import Asked, ClosedCounts, Values
 from stream_svt.sources.tally import Keys, cut, pack, sorted_keys
 
 FAR_AHEAD_MS: Final = 600_000
@@ -74,11 +76,38 @@ class Counter(SourceCounter):
         self._is_cut: set[int] = set()
         self._opened_to = 0
         self._asking: Iterator[CounterStep] | None = None
+        self._closed = ClosedCounts()
+        self._recalled: int | None = None  # the windows that begin from then on are in `_closed`
 
     def adopt(self, source: SourceSpec) -> None:
         """See `SourceCounter`."""
         super().adopt(source)
         self._reader = EventReader(source, self._schemas)
+
+    # -- closed windows that questions read
+
+    @property
+    def _oldest_read(self) -> int | None:
+        """Begin of the oldest window that a question about an open window reads, None without any question."""
+        backs = [
+            begin - question.look_back * self.state.clock.window_ms
+            for begin, window in self.state.windows.items()
+            for question in window.cells.list.questions
+        ]
+        return min(backs, default=None)
+
+    @property
+    def recalls_from(self) -> int | None:
+        """See `SourceCounter`."""
+        oldest = self._oldest_read
+        is_known = oldest is None or (self._recalled is not None and self._recalled <= oldest)
+        return None if is_known else oldest
+
+    def recall(self, since: int, records: Iterable[ClosedRecord]) -> None:
+        """See `SourceCounter`."""
+        self._closed, self._recalled = ClosedCounts(), since
+        for one in records:
+            self._closed.add(*one)
 
     # -- what the clock decides
 
@@ -133,7 +162,7 @@ class Counter(SourceCounter):
         )
         if self._buffer.size >= FLUSH or (self._buffer.size and is_read):
             return self._fly(self._take_pairs())
-        if is_read and limit.moment_ms >= self.state.next_tick:
+        if is_read and limit.moment_ms >= self.state.next_tick and self.recalls_from is None:
             self._asking = self._asking or self._ask(self.state.next_tick)
             return next(self._asking)
         if is_read and not self.state.is_read(limit):
@@ -147,6 +176,9 @@ class Counter(SourceCounter):
         if is_over:
             self._asking = None
             self._is_cut.clear()
+        if self._recalled is not None and (oldest := self._oldest_read) is not None:
+            self._closed.forget_before(oldest)
+            self._recalled = max(self._recalled, oldest)
 
     # -- inside
 
@@ -249,10 +281,30 @@ class Counter(SourceCounter):
                     values = counted
                     yield CounterStep()
             counts.append((opened.cells.list, window, values))
-        records = chain.from_iterable(
-            records_of(self.source, listed, window, tick, values) for listed, window, values in counts
-        )
-        yield self._fly((state.done(tick, self._positions()),), records)
+        records = [records_of(self.source, *one[:2], tick, one[2]) for one in counts]
+        for listed, window, values in counts:
+            if self._recalled is not None and state.clock.close_of(window) == tick:
+                self._close(listed, window, values)
+                for question in listed.questions:
+                    answers = self._answers(question, listed, window)
+                    records.append(records_of_question(self.source, listed, question, window, tick, answers))
+                    yield CounterStep()
+        yield self._fly((state.done(tick, self._positions()),), chain.from_iterable(records))
+
+    def _close(self, listed: WindowList, window: int, values: Integers) -> None:
+        """Keep the counts of a window that is asked for the last time."""
+        names = [self.source.dataset_at(window, name) for name in listed.datasets]
+        cells = values.reshape(len(names), len(listed.measures), -1)
+        for dataset, of_dataset in zip(names, cells, strict=True):
+            for measure, counts in zip(listed.measures, of_dataset, strict=True):
+                self._closed.add(window, dataset, measure.name, listed.series, np.minimum(counts, HIGHEST))
+
+    def _answers(self, question: Question, listed: WindowList, window: int) -> Values:
+        def names(begin: int) -> list[str]:
+            return [self.source.dataset_at(begin, name) for name in listed.datasets]
+
+        window_ms = self.state.clock.window_ms
+        return Asked(question, self._closed, names, listed.series, window_ms).about(window)
 
 
 def _by_value(column: Integers, rows: Integers) -> list[Integers]:
@@ -265,8 +317,8 @@ def _by_value(column: Integers, rows: Integers) -> list[Integers]:
 
 def _openings(window: int, key: bytes, listed: WindowList) -> Iterator[WindowOpened]:
     """Yield the entries that open a window: several if its list is long."""
-    sizes = (len(name.encode(errors="surrogatepass")) + 5 for name in listed.series)
+    each = 5 + sum(9 for one in listed.questions if one.thresholds)
+    sizes = (len(name.encode(errors="surrogatepass")) + each for name in listed.series)
     parts = cut_rows(sizes, MAX_NAMES_BYTES)
     for number, (first, end) in enumerate(parts):
-        some = WindowList(listed.datasets, listed.measures, listed.series[first:end])
-        yield WindowOpened(window, key, some, number, len(parts))
+        yield WindowOpened(window, key, listed.part(first, end), number, len(parts))

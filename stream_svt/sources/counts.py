@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from stream_svt.columns.query_batch import Integers
+from stream_svt.mechanisms.grid import PARTS
 from stream_svt.queries.codec import ARROW_STREAM
 from stream_svt.queries.counts import (
     LIST_HEADER,
     MAX_BYTES,
     MAX_ROWS,
     MEASURE_HEADER,
+    MONITOR_HEADER,
     SOURCE_HEADER,
     query_id,
     set_id,
 )
+from stream_svt.settings.questions import Question
 from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
+from stream_svt.sources.questions import Values
+from stream_svt.sources.ticks import TickClock
 
 _Arrow: TypeAlias = Any  # pyarrow has no types
 
@@ -45,23 +51,90 @@ def records_of(
     source: SourceSpec, listed: WindowList, window: int, tick: int, values: Integers
 ) -> Iterator[CountsRecord]:
     """Yield the records of a window's list at a tick, zeros included, in declared order; ``values`` are by cell."""
-    series = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
-    has_set, identity = source.ask == "close", query_id(window, tick)
-    parts = _parts(listed.series, has_set)
-    of_source, of_list = _headers(source), (LIST_HEADER, listed.digest.encode())
-    for name, of_dataset in zip(listed.datasets, series, strict=True):
-        dataset = source.dataset_at(window, name)
+    counts = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
+    for name, of_dataset in zip(listed.datasets, counts, strict=True):
         for measure, of_measure in zip(listed.measures, of_dataset, strict=True):
-            headers = (*of_source, (MEASURE_HEADER, measure.name.encode()), of_list)
-            whole = np.append(of_measure, 0) if has_set else of_measure  # the last row closes the set
-            for first, end, names in parts:
-                columns = {"id": _constant(identity, end - first), "value": pa.array(whole[first:end])}
-                if source.series is not None:
-                    columns["series"] = names
-                if has_set:
-                    columns["set"] = _constant(set_id(window, measure.name), end - first)
-                    columns["closed"] = pa.array(np.arange(first, end) == len(listed.series))
-                yield CountsRecord(dataset, headers, _stream(columns), tick)
+            rows = pa.array(np.append(of_measure, 0) if source.ask == "close" else of_measure)
+            header = MEASURE_HEADER, measure.name
+            yield from _records(source, listed, window, tick, name, header, listed.series, rows)
+
+
+def records_of_question(
+    source: SourceSpec, listed: WindowList, question: Question, window: int, tick: int, values: Values
+) -> Iterator[CountsRecord]:
+    """Yield the records of the answers to a question about a closed window: of the series that were asked, in order."""
+    unit = PARTS // question.parts
+    for name, steps, known in zip(listed.datasets, values.steps, values.known, strict=True):
+        if known.any():
+            asked = tuple(
+                one for one, is_asked in zip(listed.series, known.tolist(), strict=True) if is_asked
+            )
+            exact = [step * unit for step in steps[known].tolist()]
+            rows = _decimals([*exact, 0] if source.ask == "close" else exact)
+            header = MONITOR_HEADER, question.monitor
+            yield from _records(source, listed, window, tick, name, header, asked, rows)
+
+
+def _records(
+    source: SourceSpec,
+    listed: WindowList,
+    window: int,
+    tick: int,
+    name: str,
+    header: tuple[str, str],
+    series: tuple[str, ...],
+    rows: _Arrow,
+) -> Iterator[CountsRecord]:
+    """Yield the records of the values of some series; ``header`` says what they are, and names their set."""
+    has_set, dataset = source.ask == "close", source.dataset_at(window, name)
+    headers = (*_headers(source), (header[0], header[1].encode()), (LIST_HEADER, listed.digest.encode()))
+    for first, end, names in _parts(series, has_set):
+        columns = {"id": _constant(query_id(window, tick), end - first), "value": rows[first:end]}
+        if source.series is not None:
+            columns["series"] = names
+        if has_set:
+            columns["set"] = _constant(set_id(window, header[1]), end - first)
+            columns["closed"] = pa.array(np.arange(first, end) == len(series))
+        yield CountsRecord(dataset, headers, _stream(columns), tick)
+
+
+def _decimals(values: Sequence[int]) -> _Arrow:
+    """Return exact values, in units of 10^-18: the same bytes for any values, as all have one type and none is null."""
+    content = b"".join([value.to_bytes(16, "little", signed=True) for value in values])
+    return pa.Array.from_buffers(pa.decimal128(38, 18), len(values), [None, pa.py_buffer(content)])
+
+
+class ClosedRecord(NamedTuple):
+    """Counts of a closed window, of a dataset and a measure: those of some series."""
+
+    window: int
+    dataset: str
+    measure: str
+    series: tuple[str, ...]
+    counts: Integers
+
+
+def closed_record(
+    source: SourceSpec, key: bytes | None, content: bytes | None, headers: Mapping[str, bytes | None]
+) -> ClosedRecord | None:
+    """Return what a record of `records_of` says of a closed window; None for another record."""
+    measure = headers.get(MEASURE_HEADER)
+    if headers.get(SOURCE_HEADER) != source.digest.encode() or not (measure and key and content):
+        return None
+    table = pa.ipc.open_stream(content).read_all()
+    identity = table["id"][0].as_py()
+    window, tick = (_moment(text) for text in identity.split("/"))
+    if tick != TickClock.of(source).close_of(window):
+        return None
+    last = table.num_rows - 1
+    if "closed" in table.column_names and table["closed"][last].as_py():
+        table = table.slice(0, last)
+    series = tuple(table["series"].to_pylist()) if source.series else ("",)
+    return ClosedRecord(window, key.decode(), measure.decode(), series, table["value"].to_numpy())
+
+
+def _moment(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * 1000
 
 
 Answer: TypeAlias = tuple[str, str | None, int]
@@ -76,10 +149,7 @@ def records_of_answers(
     sizes = (len(name.encode()) + len((series or "").encode()) + _ROW_BYTES for name, series, _ in answers)
     for first, end in cut_rows(sizes, MAX_BYTES - _OTHER_BYTES):
         ids, series, values = zip(*answers[first:end], strict=True)
-        # The same bytes for any value: all have one type, and none is null.
-        content = b"".join([value.to_bytes(16, "little", signed=True) for value in values])
-        exact = pa.Array.from_buffers(pa.decimal128(38, 18), end - first, [None, pa.py_buffer(content)])
-        columns = {"id": pa.array(ids, pa.utf8()), "value": exact}
+        columns = {"id": pa.array(ids, pa.utf8()), "value": _decimals(values)}
         if source.answers is not None and source.answers.series is not None:
             columns["series"] = pa.array(series, pa.utf8())
         yield CountsRecord(dataset, headers, _stream(columns), tick)

@@ -247,8 +247,7 @@ class CounterState:
         if entry.part == 0 or window is None:
             window = self.windows[entry.window] = OpenWindow(offset, entry.key, Cells(listed), is_whole=False)
         else:
-            series = window.cells.list.series + listed.series
-            window.cells = Cells(WindowList(listed.datasets, listed.measures, series))
+            window.cells = Cells(window.cells.list.continued(listed))
         if entry.part + 1 == entry.parts:
             window.is_whole = True
             # Most windows have the list of another: they share it.

@@ -252,7 +252,7 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
         bundle = msgspec.structs.replace(bundle, earlier=applied.bundle.earlier)
     is_new = applied is None or applied.bundle != bundle or applied.number <= above
     if is_new and applied is not None and old is not None:
-        lists = {one.name: one.window_list() for one in old.sources}
+        lists = {one.name: old.window_list(one) for one in old.sources}
         earlier = applied.histories(lists, int(time.time() * 1000))
         bundle = msgspec.structs.replace(bundle, earlier=earlier)
     comes = applied if applied is not None and not is_new else following(versions.current, bundle, above)

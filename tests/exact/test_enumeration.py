@@ -171,6 +171,24 @@ def test_no_output_of_a_small_instance_loses_more_than_its_charge(record_propert
     assert largest.attained if least == 1 else largest.largest > least
 
 
+def moved(tests, down, up):
+    """Values that a unit moves down or up: shares of counts, or counts less what is usual."""
+    shifts = [shift for shift in product(range(-down, up + 1), repeat=tests) if any(shift)]
+    for first, shift in product(product((-1, 0, 1), repeat=tests), shifts):
+        second = tuple(a + b for a, b in zip(first, shift, strict=True))
+        yield from ((first, second), (second, first))
+
+
+@pytest.mark.parametrize("noises", PAIRS, ids="-".join)
+@pytest.mark.parametrize(("down", "up"), [(0, 1), (1, 1), (2, 1)])
+def test_values_that_move_down_or_up_are_monotonic_ones_of_the_sum_of_both(noises, down, up):
+    pairs = list(moved(2, down, up))
+    assert worst(list(transcripts(shared(noises, True, distance=down + up))), pairs).violations == 0
+    if down and noises[1] is EXP:
+        smaller = shared(noises, True, distance=down + up - 1)
+        assert worst(list(transcripts(smaller)), pairs).violations > 0
+
+
 def reacted():
     """Names, models and pairs of environments that react to what was released."""
     for noises, (kind, monotonic) in product(PAIRS, KINDS.items()):

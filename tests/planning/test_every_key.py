@@ -133,11 +133,39 @@ WITH_SOURCES = {"source", "measure"}
 """Keys of monitors that `test_sources.py` changes, as it does with each key of a source."""
 
 
+SOURCE = (
+    "name: s, topic: raw, unit: user, window: 1m, dataset: a, series: {field: page, names: [/, /a]}, "
+    "measures: [{name: all}, {name: errors, where: {status: [500]}}]"
+)
+QUESTION_KEYS = {
+    "thresholds": "t.txt",
+    "share": "{of: errors, above: 1%}",
+    "usual": "{every: 2m}",
+    "mean": "3",
+    "over": "[1m, 5m]",
+    "excess": "{over: 5, windows: 3}",
+    "for": "{windows: 3, at_least: 2}",
+}
+"""A value of each key of a question."""
+
+
+@pytest.mark.parametrize("key", QUESTION_KEYS)
+def test_another_question_is_refused(key: str) -> None:
+    def asking(more: str) -> ApplicationSpec:
+        monitor = f"name: hot, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 5{more}"
+        parts = f"sources: [{{{SOURCE}}}], datasets: [{{name: a, limit: 9}}], monitors: [{{{monitor}}}]"
+        return load_spec(f"{{application: shop, {parts}}}", read_names=lambda _: ["3 /", "4 /a"])
+
+    found = difference(asking(""), asking(f", {key}: {QUESTION_KEYS[key]}"), 4, now_ms=NOW_MS)
+    assert any(line.strip().startswith(f"{key}: none -> ") for line in found.lines), found.lines
+    assert f"monitors.hot.{key}" in {one.field for one in found.refused}
+
+
 def test_there_is_a_case_for_every_key() -> None:
     """A new key fails here until its change is named, or a reason is written down."""
     monitor = {info.alias or name for name, info in MonitorSpec.model_fields.items()}
     dataset = {info.alias or name for name, info in DatasetDeclaration.model_fields.items()}
-    assert monitor == MONITOR_KEYS.keys() | WITH_SOURCES
+    assert monitor == MONITOR_KEYS.keys() | WITH_SOURCES | QUESTION_KEYS.keys()
     assert dataset == DATASET_KEYS.keys() | NO_EFFECT_OF_DATASETS.keys()
     # The other sections stay in the file of each worker, which reads them at its start.
     assert (

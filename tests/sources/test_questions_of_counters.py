@@ -1,0 +1,200 @@
+"""Questions of monitors through the counter of a source: records of their own, also after takeovers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.protocol.records import OneRecord, Records
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.questions import Question
+from stream_svt.sources.counter import Counter
+from stream_svt.sources.counts import CountsRecord, closed_record
+from stream_svt.sources.lists import Lists
+from stream_svt.sources.log import decode, encode
+from stream_svt.sources.questions import Asked, ClosedCounts
+
+MINUTE = 60_000
+T = 1_790_000_000_000 // 86_400_000 * 86_400_000
+SOURCE = (
+    "name: s, topic: raw, unit: user, window: 1m, lateness: 10s, ahead: 30s, settle: 5s, dataset: web, "
+    "series: {field: page, names: [/, /a]}, time: {field: ts, in: ms}, "
+    "measures: [{name: all}, {name: errors, where: {status: [500]}}]"
+)
+QUESTIONS = {
+    "burn": "share: {of: errors, above: 25%}, over: [1m, 3m], threshold: 1",
+    "unusual": "usual: {every: 2m, times: 2, factor: 1.5}, threshold: 2",
+    "lasting": "for: {windows: 3, at_least: 2}, threshold: 3",
+}
+
+
+def application(*names: str, pages: Sequence[str] = ("/", "/a")) -> ApplicationSpec:
+    monitors = ["{name: plain, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 5}"]
+    monitors += [
+        f"{{name: {name}, source: s, measure: all, epsilon: 1, cutoff: 3, {QUESTIONS[name]}}}"
+        for name in names
+    ]
+    source = SOURCE.replace("/, /a", ", ".join(pages))
+    datasets = "{name: web, limit: 50}"
+    listed = ", ".join(monitors)
+    return load_spec(
+        f"{{application: web, sources: [{{{source}}}], datasets: [{datasets}], monitors: [{listed}]}}"
+    )
+
+
+class Play:
+    """A counter on events of every window, which may be taken over between windows."""
+
+    def __init__(self, spec: ApplicationSpec) -> None:
+        self.spec, self.source = spec, spec.sources[0]
+        self.lists = [(0, spec.window_list(self.source))]
+        self.log: list[tuple[int, bytes]] = []
+        self.counts: list[CountsRecord] = []
+        self.recalls = self.offset = 0
+        self.counter = self.made()
+        self.counter.begin({0: (0, 0)}, T, by_broker=True, topic_id="t")
+        self.write()
+
+    def made(self) -> Counter:
+        counter = Counter(self.source, lambda: bytes(16))
+        for offset, entry in self.log:
+            counter.replay(offset, decode(entry))
+        return counter
+
+    def take_over(self) -> None:
+        needed = self.counter.needed_offset
+        self.log = [one for one in self.log if one[0] >= needed]
+        self.counter = self.made()
+
+    def write(self) -> None:
+        while True:
+            if (since := self.counter.recalls_from) is not None:
+                found = (
+                    closed_record(self.source, one.dataset.encode(), one.content, dict(one.headers))
+                    for one in self.counts
+                )
+                self.counter.recall(since, [one for one in found if one and one.window >= since])
+                self.recalls += 1
+            if (step := self.counter.step()) is None:
+                return
+            self.counts += step.counts
+            if step.entries:
+                first = self.log[-1][0] + 1 if self.log else 0
+                self.log += [(first + number, encode(one)) for number, one in enumerate(step.entries)]
+                self.counter.stepped(range(first, first + len(step.entries)))
+
+    def window(self, number: int, events: Sequence[tuple[str, str, int]]) -> None:
+        """Count a window's events: users, pages and states."""
+        begin = T + number * MINUTE
+        records = [
+            OneRecord(
+                self.offset + row,
+                begin + 1000,
+                None,
+                json.dumps({"user": user, "page": page, "status": status, "ts": begin + 1}).encode(),
+            )
+            for row, (user, page, status) in enumerate(events)
+        ]
+        self.offset += len(records)
+        now = begin + MINUTE + 16_000
+        self.counter.open_windows(now, Lists(self.lists, now))
+        self.write()
+        moment = self.counter.look_due(now)
+        assert moment is not None
+        self.counter.look(moment, {0: (0, self.offset)}, "t", by_broker=True)
+        self.write()
+        if records:
+            columns = Records.of(records)
+            stamped = Records(*(getattr(columns, name) for name in columns.__slots__[:7]), by_broker=True)
+            self.counter.fold(0, stamped, self.offset)
+        self.write()
+
+
+def drawn(rng: random.Random) -> list[tuple[str, str, int]]:
+    return [
+        (f"u{rng.randrange(8)}", rng.choice(("/", "/", "/a")), rng.choice((200, 200, 500)))
+        for _ in range(rng.randrange(16))
+    ]
+
+
+def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str, Fraction]]:
+    """Return what a worker reads of a record: what stands for the measure, series and value of each query."""
+    index = DatasetIndex(["web"], partition=0, partitioning=Partitioning(1, "murmur2"))
+    names = [one.name for one in spec.monitors]
+    decoder = QueryDecoder("web.s.counts", index, names, source=spec.sources[0])
+    batch = decoder.decode([OneRecord(7, record.timestamp_ms, b"web", record.content, record.headers)])
+    assert not batch.rejects
+    fraction = np.zeros(len(batch), np.int64) if batch.fraction is None else batch.fraction
+    values = [
+        int(whole) + Fraction(int(part), 10**18) for whole, part in zip(batch.whole, fraction, strict=True)
+    ]
+    rows = [row for row in range(len(batch)) if row not in batch.markers]
+    return [(batch.measure_at(row) or "", batch.series[row] or "", values[row]) for row in rows]
+
+
+def expected(
+    windows: Sequence[Sequence[tuple[str, str, int]]], question: Question, number: int
+) -> dict[str, Fraction]:
+    closed = ClosedCounts()
+    for at, events in enumerate(windows):
+        for measure, wanted in (("all", (200, 500)), ("errors", (500,))):
+            counts = [len({u for u, p, s in events if p == page and s in wanted}) for page in ("/", "/a")]
+            closed.add(T + at * MINUTE, "web", measure, ("/", "/a"), np.array(counts))
+    found = Asked(question, closed, lambda _: ("web",), ("/", "/a"), MINUTE).about(T + number * MINUTE)
+    pairs = zip(("/", "/a"), found.steps[0].tolist(), found.known[0].tolist(), strict=True)
+    return {page: Fraction(steps, question.parts) for page, steps, known in pairs if known}
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_answers_are_written_after_the_counts_of_each_window(takes_over: bool):
+    rng = random.Random(4)
+    play, windows = Play(application(*QUESTIONS)), [drawn(rng) for _ in range(9)]
+    for number, events in enumerate(windows):
+        before = len(play.counts)
+        play.window(number, events)
+        found = [decoded(play.spec, one) for one in play.counts[before:]]
+        kinds = [rows[0][0] for rows in found]
+        asked = [name for name, first in (("burn", 2), ("unusual", 4), ("lasting", 2)) if number >= first]
+        assert kinds == ["all", "errors", *(f"monitor {name}" for name in asked)]
+        for rows, question in zip(
+            found[2:], [q for q in play.lists[0][1].questions if q.monitor in asked], strict=True
+        ):
+            assert {series: value for _, series, value in rows} == expected(windows, question, number)
+        if takes_over and rng.random() < 0.6:
+            play.take_over()
+    assert (play.recalls > 1) is takes_over
+
+
+def test_a_monitor_that_is_added_asks_from_the_windows_not_opened_yet_and_reads_earlier_ones():
+    play = Play(application())
+    for number in range(3):
+        play.window(number, [("u", "/", 200)] * 2)
+    play.spec = application("lasting")
+    now = T + 4 * MINUTE
+    play.lists.append((now - 16_000 - 15 * MINUTE, play.spec.window_list(play.source)))
+    kinds = []
+    for number in range(3, 21):
+        before = len(play.counts)
+        play.window(number, [("u", "/", 200)])
+        kinds.append([decoded(play.spec, one)[0][0] for one in play.counts[before:]])
+    first = kinds.index(["all", "errors", "monitor lasting"])
+    assert all(len(one) == 2 for one in kinds[:first])
+    assert all(len(one) == 3 for one in kinds[first:])
+    assert first < 17
+
+
+def test_rows_of_a_monitor_that_is_not_declared_are_skipped_and_not_rejected():
+    play = Play(application("lasting"))
+    for number in range(3):
+        play.window(number, [("u", "/", 200)])
+    asked = play.counts[-1]
+    assert dict(asked.headers)["monitor"] == b"lasting"
+    assert [measure for measure, *_ in decoded(application(), asked)] == ["monitor ", "monitor "]
