@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from pydantic import ValidationError
 
 from stream_svt.cli import common
@@ -73,8 +74,12 @@ def rate(value: str) -> float:
     "      --positives 0.002% --above 800 --below 600 --rate 20/s",
     "plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60",
     "plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300",
+    "plan -c monitors.yaml --openslo slo.yaml",
 )
 @common.file_option("-c --config path", "Configuration file that has the monitor.")
+@common.file_option(
+    "--openslo", "Print the monitors of this file of OpenSLO documents instead. Needs -c.", metavar="FILE"
+)
 @option("--monitor name", "Monitor of the configuration; required if it has several.", metavar="NAME")
 @option("--epsilon", "Privacy loss of one run.", metavar="EPSILON")
 @option("--cutoff", "Alerts after which a run ends.", click.IntRange(1, 1_000_000))
@@ -91,14 +96,13 @@ def rate(value: str) -> float:
     "Queries that one run must last for; with --set, items of the set.",
     click.IntRange(1, 10**15),
 )
-@option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share, required=True)
+@option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share)
 @option(
     "--above",
     "Distance above the threshold of these positives: the median, or percentiles such as 10:20,50:40,90:90.",
     margins,
-    required=True,
 )
-@option("--below", "Distance below the threshold of the others, in the same form.", margins, required=True)
+@option("--below", "Distance below the threshold of the others, in the same form.", margins)
 @option(
     "--uncertainty",
     "Factor by which these distances may be smaller or larger.",
@@ -118,11 +122,12 @@ def rate(value: str) -> float:
 @common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
+    openslo: Path | None,
     name: str | None,
     queries: int | None,
-    positives: float,
-    above: float | NDArray[Any],
-    below: float | NDArray[Any],
+    positives: float | None,
+    above: float | NDArray[Any] | None,
+    below: float | NDArray[Any] | None,
     uncertainty: float,
     finite: bool,
     drift: float | None,
@@ -134,8 +139,15 @@ def plan(
     """Recommend settings of a monitor, and predict what it would find.
 
     Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: the
-    share above the threshold and the distances from it. Reads no data and spends no budget.
+    share above the threshold and the distances from it. Reads no data and spends no budget. With --openslo it prints
+    the monitors that service level objectives declare.
     """
+    if openslo is not None:
+        _print_openslo(openslo, path)
+        return
+    if positives is None or above is None or below is None:
+        given = {"--positives": positives, "--above": above, "--below": below}
+        raise click.UsageError(f"Missing option '{next(key for key, one in given.items() if one is None)}'.")
     import numpy as np
 
     from stream_svt.planning import Belief, Drift, advice, recommend
@@ -182,6 +194,27 @@ def plan(
         say(title)
         for sentence in sentences:
             say_lines(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
+
+
+def _print_openslo(documents: Path, path: Path | None) -> None:
+    """Print the monitors of OpenSLO documents about the sources of a configuration."""
+    from stream_svt.application.config import content
+    from stream_svt.planning.openslo import monitors_in
+
+    allowed = {"openslo", "path"}
+    context = click.get_current_context()
+    given = {
+        one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE
+    }
+    if path is None or given - allowed:
+        raise click.UsageError("--openslo needs -c FILE, whose sources count, and no other option.")
+    sources = {one.name: one for one in common.load(path).spec.sources}
+    lines = monitors_in(content(documents), str(documents), sources)
+    say(
+        f"# From {documents}. Add epsilon and cutoff to each; threshold is the least excess of errors in a window."
+    )
+    for line in lines:
+        say(line)
 
 
 def _of_source(monitor: MonitorSpec, spec: ApplicationSpec | None) -> dict[str, list[str]]:

@@ -319,6 +319,27 @@ def path_text(path: KeyPath) -> str:
 
 def read(content: str | bytes, source: str) -> Document:
     """Return the document in a YAML file; ConfigError if it is not YAML in UTF-8 with a mapping at its top."""
+    text, roots = _composed(content, source)
+    if len(roots) > 1:
+        line = roots[1].start_mark.line + 1
+        raise ConfigError([Problem(line, "", "not valid YAML: expected a single document")], source)
+    if not roots or not isinstance(roots[0], yaml.MappingNode):
+        wrong = "expected a mapping with the keys application, datasets and monitors"
+        raise ConfigError([Problem(1, "", wrong)], source)
+    return _loaded(roots[0], source, text)
+
+
+def read_all(content: str | bytes, source: str) -> list[Document]:
+    """Return the documents in a YAML file; ConfigError if it is not YAML in UTF-8 with mappings at their tops."""
+    text, roots = _composed(content, source)
+    if wrong := [one for one in roots or [None] if not isinstance(one, yaml.MappingNode)]:
+        line = 1 if wrong[0] is None else wrong[0].start_mark.line + 1
+        raise ConfigError([Problem(line, "", "expected a document that is a mapping")], source)
+    return [_loaded(one, source, text) for one in roots]
+
+
+def _composed(content: str | bytes, source: str) -> tuple[str, list[Any]]:
+    """Return the text of a YAML file, and the nodes of its documents."""
     try:
         text = content if isinstance(content, str) else plain_text.decoded(content)
     except ValueError as error:
@@ -332,13 +353,13 @@ def read(content: str | bytes, source: str) -> Document:
         )
         raise ConfigError([Problem(line, "", wrong)], source)
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        return text, [*yaml.compose_all(text, Loader=_LOADER)]
     except (yaml.YAMLError, RecursionError) as error:
         line, hint = _syntax(error)
         raise ConfigError([Problem(line, "", f"not valid YAML: {hint}")], source) from None
-    if not isinstance(root, yaml.MappingNode):
-        wrong = "expected a mapping with the keys application, datasets and monitors"
-        raise ConfigError([Problem(1, "", wrong)], source)
+
+
+def _loaded(root: yaml.MappingNode, source: str, text: str) -> Document:
     document = Document(None, source, text)
     document.data = document.load(root)
     return document

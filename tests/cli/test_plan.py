@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.openslo import SLO
 from tests.support.sources import WEB
 
 BASE = ["plan", "--epsilon", 1, "--cutoff", 20, "--monotonic", "--queries", 20_000]
@@ -147,3 +148,20 @@ def test_the_plan_of_a_monitor_of_a_source_says_what_the_source_counts_and_costs
     text = words(ended.out)
     assert "Source requests on topic web.requests - Counts: visitors, errors, slow (different units)" in text
     assert "Protects: all events of one `user` in a day in dataset web-{date}: at most epsilon 2." in text
+
+
+def test_monitors_of_openslo_documents_are_printed_and_nothing_else_is_planned(stream_svt, tmp_path):
+    (tmp_path / "web.yaml").write_text(WEB)
+    (tmp_path / "slo.yaml").write_text(SLO)
+    ended = stream_svt("plan", "-c", tmp_path / "web.yaml", "--openslo", tmp_path / "slo.yaml")
+    assert (ended.code, ended.err) == (0, "")
+    assert yaml.safe_load(ended.out)["monitors"][0]["share"] == {"of": "errors", "above": "1.44%"}
+    (tmp_path / "slo.yaml").write_text(SLO.replace("gte", "lte"))
+    refused = stream_svt("plan", "-c", tmp_path / "web.yaml", "--openslo", tmp_path / "slo.yaml")
+    assert (refused.code, refused.out) == (2, "")
+    assert "line 43: spec.condition.op: expected 'gt' or 'gte', found 'lte'" in refused.err
+    for wrong in (["--openslo", tmp_path / "slo.yaml"], ["--openslo", "s", "-c", "w", "--queries", 9]):
+        assert (
+            "--openslo needs -c FILE, whose sources count, and no other option"
+            in stream_svt("plan", *wrong).err
+        )
