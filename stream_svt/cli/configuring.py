@@ -69,6 +69,7 @@ def check(
     from stream_svt.operate.check import TRIED, UNTRIED, check_brokers, check_counter, check_offline
     from stream_svt.operate.sampling import sample_sources
     from stream_svt.planning import explain
+    from stream_svt.planning.persons import explain_persons
     from stream_svt.planning.sources import explain_sources
 
     if counter and (offline or create_topics):
@@ -85,7 +86,8 @@ def check(
     if not counter:
         findings = check_offline(config)
         _print(findings)
-        for lines in (explain_sources(config.current), explain(config.current)):
+        spec = config.current
+        for lines in (explain_sources(spec), explain(spec), explain_persons(config.spec)):
             for line in ["", *lines] if lines else ():
                 say(line)
         say("")
