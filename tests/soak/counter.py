@@ -12,9 +12,10 @@ import subprocess
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -24,7 +25,7 @@ from stream_svt.settings.sources import LOG_PARTITIONS
 from stream_svt.sources.log import Began, Done, Look, Parked, decode
 from tests.soak.blows import replicated, strikes
 from tests.soak.report import Progress
-from tests.soak.stage import Outcome
+from tests.soak.stage import Outcome, Processes
 from tests.support import records
 from tests.support.avro import Registry, encode, record
 from tests.support.cluster import REPLICAS, ThreeBrokers
@@ -35,50 +36,26 @@ from tests.support.topics import CLOCK, create_application, create_topics
 
 SPEC = """schema_registry: {{url: "{registry}"}}
 sources:
-  - name: web
-    topic: {application}.raw
-    unit: user
-    series: {{field: page, names: [a, b, c]}}
-    window: 1s
-    every: 1s
-    lateness: 1s
-    ahead: 0
-    settle: {settle}
-    dataset: shop
-    measures: [{{name: users}}, {{name: events, of: {{events: {{at_most: 3}}}}}}]
-  - name: pulse
-    topic: {application}.raw
-    unit: user
-    time: {{field: at, in: ms}}
-    window: 4s
-    every: 1s
-    lateness: 2s
-    ahead: 2s
-    settle: {settle}
-    ask: tick
-    dataset: {{pattern: "store-{{name}}", field: store, names: [n, s]}}
-    measures: [{{name: slow, where: {{ms: {{at_least: 500}}}}, of: {{events: {{at_most: 2}}}}}}]
-  - name: app
-    topic: {application}.app
-    format: avro
-    unit: user
-    series: {{field: page, names: [a, b, c]}}
-    window: 2s
-    every: 1s
-    lateness: 1s
-    ahead: 10s
-    settle: {settle}
-    dataset: app
-    measures: [{{name: users}}]
+  - {{name: web, topic: {application}.raw, unit: user, dataset: shop, series: {{field: page, names: [a, b, c]}},
+     window: 1s, every: 1s, lateness: 1s, ahead: 0, settle: {settle},
+     measures: [{{name: users}}, {{name: events, of: {{events: {{at_most: 3}}}}}}]}}
+  - {{name: pulse, topic: {application}.raw, unit: user, time: {{field: at, in: ms}}, ask: tick,
+     window: 4s, every: 1s, lateness: 2s, ahead: 2s, settle: {settle},
+     dataset: {{pattern: "store-{{name}}", field: store, names: [n, s]}},
+     measures: [{{name: slow, where: {{ms: {{at_least: 500}}}}, of: {{events: {{at_most: 2}}}}}}]}}
+  - {{name: app, topic: {application}.app, format: avro, unit: user, dataset: app,
+     series: {{field: page, names: [a, b, c]}}, measures: [{{name: users}}],
+     window: 2s, every: 1s, lateness: 1s, ahead: 10s, settle: {settle}}}
 datasets:
   - {{names: [shop], limit: {{epsilon: 100}}}}
   - {{names: [app], limit: {{epsilon: 100}}}}
   - {{names: [store-n, store-s], limit: {{epsilon: 100}}}}
 monitors:
-  - {{name: many, source: web, measure: users, epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000}}
-  - {{name: slow, source: pulse, measure: slow, epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000}}
-  - {{name: taps, source: app, measure: users, epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000}}
+  - {{name: many, source: web, measure: users, {common}}}
+  - {{name: slow, source: pulse, measure: slow, {common}}}
+  - {{name: taps, source: app, measure: users, {common}}}
 """
+COMMON = "epsilon: 1, cutoff: 3, threshold: 100, expected_queries: 10000"
 VISIT = record("visit", user="string", page="string")
 SHORT = {"counter": 20, "counter-cluster": 8}
 FULL = {"counter": 500, "counter-cluster": 100}
@@ -87,7 +64,6 @@ PLACES = {"raw": 5, "app": 3}
 """Partitions of the raw topics."""
 ABANDONED = 4.0
 """Seconds after which brokers end a transaction that nobody ends."""
-CALLS = (*Api,)
 AT_START = (Api.INIT_PRODUCER_ID, Api.JOIN_GROUP)
 """Requests of a counter that starts, or takes over."""
 BRIEFLY, LONG = (0.5, 5.0), (10.0, 14.0)
@@ -240,7 +216,7 @@ def difference(found: list[Answer], wanted: list[Answer]) -> str | None:
 
 
 @dataclass(eq=False)
-class Counters(Counting):
+class Counters(Processes, Counting):
     """Two counters that share three sources, and the producers of their raw topics.
 
     ``through`` is how counters reach the brokers, where that differs.
@@ -257,7 +233,7 @@ class Counters(Counting):
         super().__post_init__()
         self.chance = random.Random(self.seed)
         self.running: list[Process] = []
-        self.outcome, self.blows = Outcome(0), Counter[str]()
+        self.outcome, self.blows, self.waits = Outcome(0), Counter[str](), list[float]()
         self.histories = {name: History() for name in RULES}
         self._reader: AIOKafkaConsumer
 
@@ -265,7 +241,7 @@ class Counters(Counting):
         del changes
         keys = ("application", "partitions", "settle", "registry")
         usual = {name: getattr(self, name) for name in keys}
-        return (HEAD + SPEC).format(servers=self.through or self.servers, **usual)
+        return (HEAD + SPEC).format(common=COMMON, servers=self.through or self.servers, **usual)
 
     @contextlib.asynccontextmanager
     async def on(self) -> AsyncIterator[None]:
@@ -291,10 +267,10 @@ class Counters(Counting):
                 yield
                 ending.set()
                 await asyncio.gather(*tasks[1:])
-                await self.caught_up(beyond=4_000)
+                await self.caught_up(4_000)
                 for counter in [*self.running]:
                     await self.leave(counter)
-                await self.until(self._is_followed, "the event log is read")
+                await self.until(self._is_followed, "the end of the event log")
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.outcome.violations.append(f"it got stuck: {type(error).__name__}: {error}")
                 self.outcome.notes += [counter.log for counter in self.running]
@@ -371,42 +347,19 @@ class Counters(Counting):
     def join(self) -> None:
         self.running.append(self.process())
 
-    async def kill(self, counter: Process) -> None:
-        self.running.remove(counter)
-        await counter.end(signal.SIGKILL)
-
-    async def leave(self, counter: Process) -> None:
-        self.running.remove(counter)
-        if code := await counter.end():
-            self.outcome.violations.append(
-                f"a counter that was asked to stop ended with {code}:\n{counter.log}"
-            )
-
-    async def caught_up(self, seconds: float = 90.0, *, beyond: int = 0) -> None:
+    async def caught_up(self, beyond: int = 0) -> None:
         """Wait until each source has asked a tick that ends after now, and so many ms."""
-        wanted = int(time.time() * 1000) + beyond
+        began, wanted = time.monotonic(), int(time.time() * 1000) + beyond
 
         async def done() -> bool:
             return all(one.ticks and one.ticks[-1] > wanted for one in self.histories.values())
 
-        await self.until(done, "every source has asked a later tick", seconds)
-
-    async def until(
-        self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
-    ) -> None:
-        """Wait for a condition; a counter that ends by itself is a violation."""
-        end = time.monotonic() + seconds
-        while not await condition():
-            for counter in [one for one in self.running if not one.alive]:
-                self.running.remove(counter)
-                ended = (
-                    f"a counter ended with {counter.process.returncode} while it was awaited that {wanted}"
-                )
-                self.outcome.violations.append(f"{ended}:\n{counter.log}")
-                self.join()
-            asked = {name: text_of(one.ticks[-1]) for name, one in self.histories.items() if one.ticks}
-            assert time.monotonic() < end, f"not within {seconds:.0f} s: {wanted} (newest ticks: {asked})"
-            await asyncio.sleep(0.1)
+        try:
+            await self.until(done, "a later tick of every source")
+        except TimeoutError:
+            asked = {name: one.ticks and text_of(one.ticks[-1]) for name, one in self.histories.items()}
+            raise TimeoutError(f"newest ticks: {asked}, awaited: {text_of(wanted)}") from None
+        self.waits.append(time.monotonic() - began)
 
     # The end
 
@@ -440,7 +393,8 @@ class Counters(Counting):
                 violations.append(f"{name} has counted nothing")
         said = "".join(one.output for one in self.processes)
         violations += [f"a log has {text!r}" for text in ("Traceback", "user-") if text in said]
-        self.outcome.notes.append(f"{dict(self.blows)}; {len(self.processes)} counters in all")
+        waits = f"asked a later tick after {median(self.waits):.1f} s, at most {max(self.waits):.1f} s"
+        self.outcome.notes.append(f"{dict(self.blows)}; {len(self.processes)} counters in all; {waits}")
 
 
 # --- blows
@@ -496,7 +450,7 @@ async def counters(kafka: ProxiedKafka, application: str, directory: Path, count
     stage = Counters(
         kafka.bootstrap_servers, application, directory=directory, through=proxy.address, seed=seed
     )
-    faults = strikes(stage.chance, CALLS)
+    faults = strikes(stage.chance, [*Api])
 
     async def strike(stage: Counters) -> None:
         """Lose a request or its reply, or let it come late."""

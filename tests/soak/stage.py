@@ -24,7 +24,7 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.kafka.embedded import EmbeddedKafka
 from stream_svt.operate.audit import audit_state, audit_topic
 from stream_svt.protocol.history.audit import Audit
-from tests.support.process import Service
+from tests.support.process import Process, Service
 from tests.support.topics import create_application
 from tests.support.verifier import Certain, Findings, Terms, verify
 from tests.support.worker import Scene
@@ -75,8 +75,44 @@ class Outcome:
     found: Findings = field(default_factory=Findings)
 
 
+class Processes:
+    """Processes that come and go; one that ends by itself is a violation."""
+
+    running: list[Any]
+    outcome: Outcome
+
+    def join(self) -> Any:
+        """Start one more."""
+        raise NotImplementedError
+
+    async def kill(self, process: Process) -> None:
+        self.running.remove(process)
+        await process.end(signal.SIGKILL)
+
+    async def leave(self, process: Process) -> None:
+        self.running.remove(process)
+        code = await process.end()
+        if code:
+            self.outcome.violations.append(
+                f"a process that was asked to stop ended with {code}:\n{process.log}"
+            )
+
+    async def until(
+        self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
+    ) -> None:
+        """Wait for an asynchronous condition; the place of a process that ends is taken by another one."""
+        async with asyncio.timeout(seconds):
+            while not await condition():
+                for process in [process for process in self.running if not process.alive]:
+                    self.running.remove(process)
+                    ended = f"a process ended with {process.process.returncode} while {wanted} was awaited"
+                    self.outcome.violations.append(f"{ended}:\n{process.log}")
+                    self.join()
+                await asyncio.sleep(0.1)
+
+
 @dataclass(eq=False)
-class Stage(Scene):
+class Stage(Processes, Scene):
     """One application on running brokers, as the judge and the stream of queries reach them.
 
     ``data_dirs`` hold the brokers' logs; ``through`` is how the workers reach the brokers, where that differs;
@@ -177,18 +213,6 @@ class Stage(Scene):
         self.running.append(self.serve(applies=not self.services))
         return self.running[-1]
 
-    async def kill(self, worker: Service) -> None:
-        self.running.remove(worker)
-        await worker.end(signal.SIGKILL)
-
-    async def leave(self, worker: Service) -> None:
-        self.running.remove(worker)
-        code = await worker.end()
-        if code:
-            self.outcome.violations.append(
-                f"a worker that was asked to stop ended with {code}:\n{worker.log}"
-            )
-
     async def opened(
         self, among: Sequence[Service] | None = None
     ) -> dict[int, tuple[Service, dict[str, Any]]]:
@@ -227,19 +251,6 @@ class Stage(Scene):
                 )
 
             await self.until(done, "what was sent is processed")
-
-    async def until(
-        self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
-    ) -> None:
-        """Wait for an asynchronous condition; a worker that ends by itself is a violation."""
-        async with asyncio.timeout(seconds):
-            while not await condition():
-                for worker in [worker for worker in self.running if not worker.alive]:
-                    self.running.remove(worker)
-                    ended = f"a worker ended with {worker.process.returncode} while {wanted} was awaited"
-                    self.outcome.violations.append(f"{ended}:\n{worker.log}")
-                    self.join()
-                await asyncio.sleep(0.1)
 
     # The end
 
