@@ -72,7 +72,7 @@ def _top() -> str:
     """Return the keys that have no section of their own."""
     whole = json_schema()
     own = {name: key for name, key in whole["properties"].items() if name not in {*_SECTIONS, "sources"}}
-    return keys({**whole, "properties": own}, whole["$defs"])
+    return keys({**whole, "properties": own}, whole["$defs"], _SPECIAL)
 
 
 def _section(definition: str) -> str:
@@ -158,7 +158,7 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
         case {"type": "array"}:
             yield _list(schema, definitions)
         case {"type": "object", "properties": properties}:
-            yield from (f"`{{{name}: ..}}`" for name in properties)
+            yield f"`{{{', '.join(f'{name}: ..' for name in properties)}}}`"
         case {"type": "string" | ["string", *_]}:
             such = "".join(f" such as `{example}`" for example in schema.get("examples", ()))
             yield f"text{such}" if such or not pattern else "name"

@@ -52,7 +52,8 @@ CONDITIONS: Mapping[str, Condition] = {
         "MonitorExhausted",
         "page",
         "the rest of the budget cannot pay another run",
-        "stream-svt control raise-budget -c FILE {dataset} --limit LOSS (this weakens the promise permanently)",
+        "stream-svt control raise-budget -c FILE {dataset} --limit LOSS (this weakens the promise permanently; a limit "
+        "per time stays, and ends this with its next period)",
     ),
     State.LIMITED: Condition(
         EventType.LIMITED,

@@ -19,7 +19,7 @@ from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
-from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, Terms
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.periods import period_end, written
@@ -71,6 +71,14 @@ class ApplicationSpec:
         """Return a dataset by name, generated ones included; None if it is not declared."""
         generated = (generator.find(name) for generator in self.generators)
         return self._datasets_by_name.get(name) or next(filter(None, generated), None)
+
+    def renewal_ms(self, terms: Terms) -> int | None:
+        """Return when a dataset's next period begins, UTC milliseconds, if its limit renews and there is one."""
+        if terms.renewal is None or terms.until_ms is None:
+            return None
+        pattern, begin = terms.pattern, terms.until_ms
+        goes_on = any(one.pattern == pattern and one.from_ms <= begin for one in self.generators)
+        return begin if goes_on or (pattern, begin) in self._begins else None
 
     def topics(self) -> tuple[str, ...]:
         """Return the query topics, topics of counts included, sorted."""
@@ -164,6 +172,10 @@ class ApplicationSpec:
         """Return for each dataset, in the order declared, whether a monitor runs on it."""
         covers = monitor.covers
         return np.fromiter((covers(dataset.name) for dataset in self.datasets), np.bool_, len(self.datasets))
+
+    @cached_property
+    def _begins(self) -> frozenset[tuple[str, int | None]]:
+        return frozenset((one.terms.pattern, one.terms.from_ms) for one in self.datasets if one.terms.pattern)
 
     @cached_property
     def _datasets_by_name(self) -> dict[str, DatasetSpec]:

@@ -73,6 +73,12 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     shard: Annotated[int | None, Meta(description="Its shard, if this worker owns it.")]
     source: Annotated[str, Meta(description="Origin of the amounts: state, alerts, declaration or unknown.")]
     ends: Annotated[float | None, Meta(description="Unix time at which the period is over.")]
+    next: Annotated[
+        float | None, Meta(description="Unix time at which the next period begins, of a limit that renews.")
+    ]
+    promise: Annotated[
+        str | None, Meta(description="What any time costs over all periods, of a limit that renews.")
+    ]
     guess_spent: Annotated[
         float | None, Meta(description="Probability that a guess about a unit is right now.")
     ]
@@ -138,6 +144,8 @@ class StatusSnapshot(ReleasedStatus):
             shard=None if view is None else view.shard,
             source=source,
             ends=None if terms.ends_ms is None else terms.ends_ms / 1000,
+            next=None if (begin := self.spec.renewal_ms(terms)) is None else begin / 1000,
+            promise=None if terms.renewal is None else terms.renewal.promise,
             guess_spent=best_guess(spent, terms.kind) if known and terms.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, terms.kind),
             outlook=self._outlook(dataset, account, now) if known else None,

@@ -19,12 +19,13 @@ from prometheus_client.utils import floatToGoString
 from stream_svt.monitor.projection import STATES, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType, MonitorTotals, OtherTotals, Totals
 from stream_svt.monitor.state.accounts import Commit
-from stream_svt.privacy.loss import Kind
+from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.queries.reasons import OUTSIDE_PERIOD, Reason
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import Terms
+from stream_svt.settings.fields import duration_text
 from stream_svt.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -93,6 +94,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge("budget_horizon_seconds", "dataset", "Horizon, or length of the period."),
     _gauge("budget_end_timestamp_seconds", "dataset", "End of a period and its lateness."),
+    _gauge("budget_renewal_timestamp_seconds", "dataset", "Begin of the next period, if the limit renews."),
+    _gauge(
+        "budget_promise_epsilon",
+        "dataset per",
+        "Most that the events of any time per cost over all periods, if the limit renews.",
+    ),
     _gauge("monitor_spent_epsilon", "dataset monitor", "Privacy loss spent by a monitor."),
     _gauge("monitor_spent_rho", "dataset monitor", "zCDP loss spent by a monitor."),
     _gauge("monitor_run_left_epsilon", "dataset monitor", "Privacy loss that the open run can still spend."),
@@ -344,7 +351,7 @@ class Metrics:
         for view, terms in shown:
             known = self._rendered.get(view.dataset)
             if known is None or known[0] is not view or known[1] is not terms:
-                known = view, terms, _text(spec.application, _samples(terms, view))
+                known = view, terms, _text(spec.application, _samples(spec, terms, view))
             rendered[view.dataset] = known
         self._rendered = rendered
         parts = [text for _, _, text in rendered.values()] + [_text(spec.application, _sums(spec, totals))]
@@ -372,7 +379,7 @@ class Metrics:
             self._set("monitor_queued_series", sums.queued, name)
 
 
-def _samples(terms: Terms, view: DatasetView) -> Iterator[MetricSample]:
+def _samples(spec: ApplicationSpec, terms: Terms, view: DatasetView) -> Iterator[MetricSample]:
     """Yield the gauges of a dataset that is shown individually."""
     name = view.dataset
     yield from _amounts(view.measure, view, name)
@@ -383,6 +390,11 @@ def _samples(terms: Terms, view: DatasetView) -> Iterator[MetricSample]:
     yield MetricSample("budget_horizon_seconds", terms.horizon_ms / 1000, (name,))
     if terms.ends_ms is not None:
         yield MetricSample("budget_end_timestamp_seconds", terms.ends_ms / 1000, (name,))
+    if (begin := spec.renewal_ms(terms)) is not None:
+        yield MetricSample("budget_renewal_timestamp_seconds", begin / 1000, (name,))
+    if (renewal := terms.renewal) is not None:
+        promised = to_float(renewal.limit, Kind.PURE)
+        yield MetricSample("budget_promise_epsilon", promised, (name, duration_text(renewal.per_ms)))
     for monitor in view.monitors:
         yield MetricSample(f"monitor_spent_{view.measure}", monitor.spent, (name, monitor.monitor))
         yield MetricSample(f"monitor_run_left_{view.measure}", monitor.run_left, (name, monitor.monitor))

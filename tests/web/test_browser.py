@@ -230,6 +230,35 @@ async def test_what_is_not_watched_is_said_on_top_with_its_begin_its_end_and_the
         assert seen.said == []
 
 
+async def test_of_a_limit_that_renews_the_promise_and_the_next_period_are_told(chromium):
+    renewing = (
+        "generate: 'r-{date}', every: 9000d, from: 2026-01-05, lateness: 1d, limit: {epsilon: 12, per: 30d}"
+    )
+    spec = SPEC.replace("names: [a, b], limit: {epsilon: 4}", renewing) % "c"
+    stage, name, now = Stage(spec), "r-2026-01-05", time.time()
+    stage.worker.shards = (owned(),)
+    async with stage.open(), visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#link")).to_have_text("Live")
+        budget = page.locator(".budget", has_text=name)
+        await expect(budget).to_contain_text("protects one basket (any 30 days: at most epsilon 12)")
+        stage.topic.put(*(alert(name, at=now - 60, account=account_of(1.0)) for _ in range(2)))
+        await expect(budget).to_contain_text("3 of 4 epsilon left")
+        await expect(budget.locator(".outlook")).to_contain_text(
+            "Too few payments yet to say how long it lasts."
+        )
+        await expect(budget.locator(".outlook")).to_contain_text("The next one begins in ")
+        stage.topic.put(lifecycle(EventType.EXHAUSTED, name, at=now - 20, account=account_of(3.99)))
+        await expect(budget.locator(".outlook")).to_have_text(
+            re.compile("^Used up in this period. The next one begins in ")
+        )
+        told = re.compile(
+            r"is exhausted: its budget pays no further run\..*Until \d+ \w+ 2050.*\. Its limit never changes\."
+        )
+        await expect(page.locator("#blind-list > li")).to_have_text(told)
+        assert seen.said == []
+
+
 async def test_a_pause_whose_time_has_passed_shows_the_state_beneath_it(chromium, stage):
     now = time.time()
     over, later = {"until": int((now - 10) * 1000)}, {"until": int((now + 7200) * 1000)}

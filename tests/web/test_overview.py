@@ -273,3 +273,16 @@ def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho_and_of_a_
     assert (found.measure, found.guess_spent) == ("rho", None)
     assert found.guess_limit == best_guess(0.1, Kind.ZCDP)
     assert found.ends == 1_767_657_600 + 3600  # 2026-01-06, one hour past midnight, for what comes late
+    assert (found.next, found.promise) == (None, None)
+
+
+def test_of_a_limit_that_renews_the_next_period_and_the_promise_are_told():
+    periods = "generate: 'd-{date}', every: 2d, from: 2026-01-05, until: 2026-01-09"
+    limited = SPEC.replace("limit: {epsilon: 4}", "limit: {epsilon: 6, per: 4d}").replace(
+        "epsilon: 1", "epsilon: 2"
+    )
+    spec = limited.replace("names: [a, b, c]", periods)
+    first, last = (of(snapshot_of(spec, complete=True), f"d-2026-01-0{day}") for day in (5, 7))
+    assert (first.next, last.next) == (1_767_744_000, None)
+    assert first.promise == last.promise == "any 4 days: at most epsilon 6"
+    assert first.limit == 2

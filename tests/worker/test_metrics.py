@@ -71,7 +71,8 @@ def lifecycle(kind: EventType) -> ReleasedEvent:
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
     """No name is exposed beside those of the table, and what no code fills would show, too: this fills every line."""
     views = [view("week-2026-w02", state="limited", until=1, since=1), view("week-2026-w03", measure="rho")]
-    metrics = Metrics(load_spec(COUNTED + SOURCE), "hash", lambda: [owned(*views), parked])
+    renewing = COUNTED.replace("limit: 4", "limit: {epsilon: 12, per: 13d}") + SOURCE
+    metrics = Metrics(load_spec(renewing), "hash", lambda: [owned(*views), parked])
     parked, metrics.fault = ShardStatus(1), "clock"
     parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
     metrics.committed(Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]))
@@ -125,6 +126,27 @@ def test_a_dataset_shows_the_horizon_by_which_its_pace_is_measured_a_month_if_no
     assert found["stream_svt_budget_horizon_seconds", week] == 7 * 86_400
     # The Monday after, and the hour for what comes late.
     assert found["stream_svt_budget_end_timestamp_seconds", week] == 1_768_176_000 + 3600
+
+
+def test_a_limit_that_renews_shows_what_it_promises_and_when_the_next_period_begins() -> None:
+    weekly = 'generate: "week-{iso_week}", from: 2026-01-05, until: 2026-01-19'
+    renewing = 'generate: "d-{date}", every: 7d, from: 2026-01-05, until: 2026-01-19'
+    spec = load_spec(PERIODS.replace(weekly, renewing).replace("limit: 4", "limit: {epsilon: 12, per: 13d}"))
+    shown = [owned(view("d-2026-01-05"), view("d-2026-01-12"))]
+    found = scrape(Metrics(spec, "hash", lambda: shown))
+    assert found["stream_svt_budget_promise_epsilon", "d-2026-01-05", "13d"] == 12
+    assert found["stream_svt_budget_renewal_timestamp_seconds", "d-2026-01-05"] == 1_768_176_000
+    assert found["stream_svt_budget_promise_epsilon", "d-2026-01-12", "13d"] == 12
+    assert ("stream_svt_budget_renewal_timestamp_seconds", "d-2026-01-12") not in found, "no period follows"
+    endless = load_spec(
+        PERIODS.replace(weekly, renewing.replace(", until: 2026-01-19", "")).replace(
+            "limit: 4", "limit: {epsilon: 12, per: 13d}"
+        )
+    )
+    assert endless.renewal_ms(endless.dataset("d-2026-01-12").terms) == 1_768_780_800_000
+    assert "renewal" not in str(
+        scrape(Metrics(load_spec(PERIODS), "hash", lambda: [owned(view("week-2026-w02"))]))
+    )
 
 
 @pytest.mark.parametrize(("ask", "then"), [("close", 3600 + 20), ("tick", 10 + 20)])
@@ -233,7 +255,7 @@ def test_only_datasets_that_changed_are_rendered_again(spec: ApplicationSpec, mo
     monkeypatch.setattr(
         metrics_module,
         "_samples",
-        lambda terms, view: (rendered.append(view.dataset), samples(terms, view))[1],
+        lambda spec, terms, view: (rendered.append(view.dataset), samples(spec, terms, view))[1],
     )
     status = owned(*map(view, "abc"))
     metrics = Metrics(spec, "hash", lambda: [status])

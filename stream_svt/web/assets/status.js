@@ -118,8 +118,10 @@ document.addEventListener("DOMContentLoaded", () => {
         const [state, until] = stateNow(one, monitor);
         if (!BLIND[state]) continue;
         const [why, remedy] = BLIND[state];
+        const waits = state === "exhausted" && one.promise;
         found.push({
-          where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000, until: (until ?? 0) / 1000,
+          where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000,
+          until: waits ? one.next : (until ?? 0) / 1000, more: waits && "Its limit never changes",
           remedy: remedy(quoted(one.dataset), quoted(monitor.monitor)), tone: state === "paused" ? "warn" : "out",
         });
       }
@@ -165,12 +167,14 @@ document.addEventListener("DOMContentLoaded", () => {
   function outlookOf(one) {
     const left = leftOf(one);
     if (left === null) return "Another worker keeps this ledger, and the events read here do not reach back to it.";
+    const next = one.next === null || closedFor ? "" : ` The next one begins in ${span(Math.max(one.next - now(), 1))}.`;
+    if (one.promise && (left === 0 || stopped(one))) return `Used up in this period.${next}`;
     if (left === 0) return "Used up. Nothing more is released about this dataset, unless an operator raises its limit.";
     if (stopped(one)) return `Used up: what is left pays no further run. Nothing more is released, unless an operator raises the limit.`;
     if (closedFor) return `The application is closed: ${closedFor} goes on with what is left.`;
     if (isOver(one)) return "Its period is over: what is left stays unspent.";
     if (one.spent === 0) return "Untouched.";
-    const closing = one.ends === null ? "" : ` Its period ends in ${span(one.ends - now())}.`;
+    const closing = next || (one.ends === null ? "" : ` Its period ends in ${span(one.ends - now())}.`);
     const end = one.outlook;
     if (end === null) return `Too few payments yet to say how long it lasts.${closing}`;
     if (outlastsPeriod(one)) return `Likely to last beyond its period, which ends in ${span(one.ends - now())}.`;
