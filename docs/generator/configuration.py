@@ -19,6 +19,7 @@ Schema = Mapping[str, Any]
 _SPECIAL: Final = {
     "correction": "[a correction](#corrections)",
     "append": "[a form](#append)",
+    "maintenance": "list of intervals and times of the week",
     "record": "[a layout](#topics-that-exist-already)",
 }
 _SOURCE_PARTS: Final = {

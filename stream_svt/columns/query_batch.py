@@ -45,6 +45,8 @@ class QueryBatch:
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
         rejects: (offset, reason) of the refused records inside the range.
+        window, window_ms: On a topic of counts or answers, begin of the window that each row is about, in ms, and its
+            length. None on query topics.
         measures, measure: On a topic of counts, the measures of its source and what stands for the monitors that ask
             questions (`MonitorSpec.tested`), and the number of the one of each row. None on query topics.
         shared: How many monitors put values on a grid, for those of several.
@@ -67,6 +69,8 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Texts = field(default_factory=lambda: NO_TEXTS)
     rejects: list[tuple[int, str]] = field(default_factory=list)
+    window: Integers | None = None
+    window_ms: int = 0
     measures: tuple[str, ...] = ()
     measure: Integers | None = None
     shared: Mapping[Grid, int] = field(default_factory=dict)
@@ -101,6 +105,12 @@ class QueryBatch:
         if self.in_time_order and len(times) and times.item(0) >= -LAST_MS and times.item(-1) <= LAST_MS:
             return times
         return times.clip(-LAST_MS, LAST_MS)
+
+    @property
+    def nominal_ms(self) -> tuple[Integers, Integers]:
+        """From when until before when the window of each row lasts; of a query topic, the moment of its timestamp."""
+        begins = self.time_ms if self.window is None else self.window
+        return begins, begins + max(self.window_ms, 1)
 
     @cached_property
     def has_rows(self) -> bool:
@@ -241,7 +251,8 @@ class View:
     """Rows [start, stop) of a batch for one monitor, with its clock (ms) at each row.
 
     ``eligible`` is the mask of the rows that are queries for it (None: all), ``outside`` the rows that only their
-    dataset's period excludes. ``markers`` close a set of a dataset it covers; ``marked`` are their rows in order.
+    dataset's period excludes, ``resting`` those that only its maintenance does. ``markers`` close a set of a dataset it
+    covers; ``marked`` are their rows in order.
     """
 
     batch: QueryBatch
@@ -250,6 +261,7 @@ class View:
     clock: Integers
     eligible: Mask | None
     outside: Sequence[int]
+    resting: Sequence[int]
     markers: dict[int, str]
     marked: list[int]
 

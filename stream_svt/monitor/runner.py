@@ -108,7 +108,7 @@ class Runner:
             clock = np.append(clock[:start], np.maximum.accumulate(clock[start:]))
         if start < stop and clock[start] < self.clock_ms:
             clock = np.maximum(clock, self.clock_ms)
-        eligible, outside = self._eligible(batch, start, clock)
+        eligible, outside, resting = self._eligible(batch, start, clock)
         markers = {
             row: name
             for row, name in batch.markers.items()
@@ -116,26 +116,39 @@ class Runner:
             and self.runs.covers[batch.dataset[row]]
             and batch.monitor.get(row, self.name) == self.name
         }
-        return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
+        return View(batch, start, stop, clock, eligible, outside, resting, markers, sorted(markers))
 
-    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, list[int]]:
-        """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
-        if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
-            return None, []
+    def _eligible(
+        self, batch: QueryBatch, start: int, clock: Integers
+    ) -> tuple[Mask | None, list[int], list[int]]:
+        """Return the mask of the queries for this monitor (None: all), and the rows that only one rule excludes.
+
+        These are, first, those outside their dataset's period, then those in maintenance.
+        """
+        is_plain = self.runs.covers_all and not batch.markers and not batch.monitor
+        if is_plain and self.periods is None and not self.spec.maintenance:
+            return None, [], []
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         eligible[[row for row, name in batch.monitor.items() if name != self.name]] = False
-        if self.periods is None:
-            return eligible, []
-        begins, ends = self.periods
-        inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
-        outside = np.flatnonzero(eligible & ~inside)
-        return eligible & inside, outside[outside >= start].tolist()
+        outside = resting = np.zeros(len(batch), dtype=np.bool_)
+        if self.periods is not None:
+            begins, ends = self.periods
+            inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
+            outside, eligible = eligible & ~inside, eligible & inside
+        if self.spec.maintenance:
+            resting = eligible & np.any(
+                [one.overlaps(*batch.nominal_ms) for one in self.spec.maintenance], axis=0
+            )
+            eligible &= ~resting
+        rows = [(np.flatnonzero(mask[start:]) + start).tolist() for mask in (outside, resting)]
+        return eligible, rows[0], rows[1]
 
     def _finish_rows(self, view: View, end: int) -> None:
-        """Advance the clock to row ``end``; count and record the rows before it outside their dataset's period."""
+        """Advance the clock to row ``end``; count the rows before it that are excluded, and record those outside."""
         outside = view.outside[: bisect_left(view.outside, end)]
         self.runs.skip("outside-period", len(outside))
+        self.runs.skip("maintenance", bisect_left(view.resting, end))
         if self.spec.source is None:
             self.refused += outside
         if end > view.start:

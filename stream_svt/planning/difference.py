@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stream_svt.errors import Problem
+from stream_svt.planning.maintenance import late_maintenance
 from stream_svt.planning.promises import promises
 from stream_svt.planning.sources import source_changes
 from stream_svt.privacy.loss import as_text
@@ -115,6 +116,7 @@ def difference(
         result.add(line, *follows)
         result.refused += refused
     _monitors(result, before.at(now_ms), new.at(now_ms))
+    result.refused += late_maintenance(before, new, now_ms)
     _topics(result, before, new)
     _datasets(result, before, new, raised, frozenset(retired))
     _generators(result, before, new, now_ms)

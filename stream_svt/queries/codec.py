@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +71,7 @@ class QueryDecoder:
         self._digest = None if source is None else source.digest.encode()
         asking = () if source is None or source.answers is not None else (*map(rows_of, monitors), _UNKNOWN)
         self._measures = () if source is None else (*source.measure_names, *asking)
+        self._window_ms = 0 if source is None else source.every if source.answers else source.window
         self.dataset_index = index
         self._monitors = frozenset(monitors)
         self._has_layout = layout is not None
@@ -161,6 +162,11 @@ class QueryDecoder:
             measure = np.array([-1 if isinstance(one, Reason) else one for one in found])
             batch.measure = measure[records.offset.searchsorted(batch.offset)]
             batch.measures = self._measures
+        # Answers are about the tick that ends at their timestamp.
+        batch.window, batch.window_ms = batch.timestamp_ms - self._window_ms, self._window_ms
+        for row, end in pairwise([*batch.heads.tolist(), len(batch)] if batch.measures else ()):
+            if (begin := counts.window_of(batch.query_id[row] or "")) is not None:
+                batch.window[row:end] = begin
         return batch
 
     def _measure(self, headers: Headers, by_broker: bool) -> int | Reason:

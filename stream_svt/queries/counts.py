@@ -13,6 +13,7 @@ all measures, with the series that were asked.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 SOURCE_HEADER: Final = "source"
@@ -42,6 +43,19 @@ def query_id(window_ms: int, tick_ms: int) -> str:
     It is unique for whole seconds, and has 41 characters: how long records are must tell nothing.
     """
     return f"{_time(window_ms)}/{_time(tick_ms)}"
+
+
+@lru_cache(maxsize=64)
+def window_of(identity: str) -> int | None:
+    """Return the begin of the window, in ms, whose `query_id` this is; None for an id of another form.
+
+    >>> window_of(query_id(7_200_000, 10_860_000))
+    7200000
+    """
+    try:
+        return (datetime.fromisoformat(identity[:20]) - _SINCE) // timedelta(milliseconds=1)
+    except (TypeError, ValueError):
+        return None
 
 
 def set_id(window_ms: int, measure: str) -> str:

@@ -36,6 +36,7 @@ from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings import fields, questions
 from stream_svt.settings.datasets import Terms
 from stream_svt.settings.document import Strict, consistent, quote
+from stream_svt.settings.maintenance import MaintenanceField
 from stream_svt.settings.records import RecordLayout
 
 _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
@@ -181,6 +182,10 @@ class MonitorSpec(Strict):
     """Severities of alerts with the bounds from which they hold, such as {page: 800, ticket: 500}. An alert has the one
     with the largest number that its bound reaches, else, also without a bound, the one with the smallest. It tells of
     the alert, not of the incident. Default: none; the forwarder then says page."""
+    maintenance: Annotated[tuple[MaintenanceField, ...], Change.ADDED_LATER, Change.KEEPS_RUNS] = ()
+    """Times in which nothing is tested, in UTC, declared before they begin: intervals such as
+    {from: 2026-12-01T22:00Z, until: 2026-12-02T02:00Z}, or times of each week such as {every: Sun 02:00-04:00}. A count
+    is not tested if its window overlaps one, another query if its timestamp lies in one. Default: none."""
 
     # -- values on the grid and in ledger units
 
@@ -214,6 +219,7 @@ class MonitorSpec(Strict):
         """Whether the query topic must be LogAppendTime because the specification has durations."""
         waits = isinstance(self.append, fields.Retry) and self.append.lifetime.ms is not None
         waits = waits or (isinstance(self.append, fields.Sweep) and self.append.close_after is not None)
+        waits = waits or bool(self.maintenance)
         return waits or self.resample_every is not None or not isinstance(self.mute, fields.Mute)
 
     def correction_rule(self) -> corrections.Correction:
@@ -286,9 +292,9 @@ class MonitorSpec(Strict):
 
     @property
     def _left_out(self) -> set[str]:
-        """Keys of sources and questions where they are not used."""
+        """Keys of later releases where they are not used."""
         unused = {name for name in questions.QuestionKeys.model_fields if getattr(self, name) is None}
-        unused |= set() if self.severity else {"severity"}
+        unused |= {name for name in ("severity", "maintenance") if not getattr(self, name)}
         return unused | (set() if self.source else {"source", "measure"})
 
     @property

@@ -23,6 +23,7 @@ from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Found, Strict, Used, consistent, quote, refuse, together, unused
+from stream_svt.settings.maintenance import MaintenanceField
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sources import SourceSpec, log_topic
 
@@ -317,7 +318,7 @@ class ServiceDocument(Strict):
 _SERVICE: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
 SERVICE_KEYS = tuple(name for name in _SERVICE if name != "application")
 """Keys that only the service reads; they are not part of the applied configuration."""
-APPLIED_KEYS = ("sources", "datasets", "monitors", "carried_over")
+APPLIED_KEYS = ("sources", "datasets", "monitors", "maintenance", "carried_over")
 """Keys that a worker reads from the applied configuration."""
 SECTIONS: dict[str, type[Strict]] = {name: _SERVICE[name] for name in SERVICE_KEYS if name != "control"}
 """Sections whose keys environment variables may replace."""
@@ -340,6 +341,8 @@ class ConfigDocument(ServiceDocument):
     keep two ledgers."""
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
+    maintenance: tuple[MaintenanceField, ...] = ()
+    """Times in which no monitor tests anything, as `maintenance` of a monitor, which adds its own. Default: none."""
     carried_over: Annotated[fields.Named[Any], fields.Outside("lines"), AfterValidator(_carried)] | None = (
         None
     )
@@ -377,7 +380,11 @@ class ConfigDocument(ServiceDocument):
         with together(problems):
             found = handler(data)
         datasets, problems = counted.filled(found.datasets, found.sources)
-        found = found.model_copy(update={"datasets": datasets})
+        resting = tuple(
+            one.model_copy(update={"maintenance": tuple(dict.fromkeys(one.maintenance + found.maintenance))})
+            for one in found.monitors
+        )
+        found = found.model_copy(update={"datasets": datasets, "monitors": resting})
         refuse([*problems, *counted.problems(found)])
         return found
 

@@ -45,6 +45,7 @@ SKIP_REASONS = (
     "limited",
     "paused",
     "outside-period",
+    "maintenance",
     "retry-overflow",
     "set-overflow",
 )

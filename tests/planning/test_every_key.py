@@ -67,6 +67,7 @@ MONITOR_KEYS = {
     "reserve": ("1", "reserve: 0 -> 1"),
     "beta": ("1/10", "beta: "),
     "severity": ("{page: 800}", "severity: "),
+    "maintenance": ("[{every: Sun 02:00-04:00}]", "maintenance: "),
 }
 """Another value of each key of a monitor, and how the difference begins a line about it."""
 
@@ -128,7 +129,7 @@ def test_another_carried_over_file_is_refused_before_any_shard_sees_it(
     }
 
 
-TOP_KEYS = {"application", "sources", "datasets", "monitors", "carried_over"}
+TOP_KEYS = {"application", "sources", "datasets", "monitors", "maintenance", "carried_over"}
 WITH_SOURCES = {"source", "measure"}
 """Keys of monitors that `test_sources.py` changes, as it does with each key of a source."""
 

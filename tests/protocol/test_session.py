@@ -350,6 +350,23 @@ def test_what_nobody_read_before_a_stop_in_order_is_read_under_the_next_configur
     assert len(model.told(EventType.ALERT)) == alerts
 
 
+@pytest.mark.parametrize("rested", [True, False], ids=["maintenance is removed", "maintenance is declared"])
+def test_what_an_owner_may_have_read_is_tested_or_not_as_it_was(rested: bool) -> None:
+    """A lost top is computed again, and what was not tested stays so, whatever was applied meanwhile."""
+    resting = f"{HOT[:-1]}, maintenance: [{{from: 2026-01-01T00:00Z, until: 2027-01-01T00:00Z}}]}}"
+    old, new = (resting, HOT) if rested else (HOT, resting)
+    model = Model(declared(old))
+    model.send(1, "low", value=0)
+    model.serve()
+    model.send(1, "top")
+    model.dies_at(lambda content: bool(content.skipped) if rested else has(EventType.ALERT)(content))
+    model.spec = declared(new)
+    model.serve(2)
+    model.send(1, "later")
+    model.serve(2)
+    assert [alert["query_id"] for alert in model.told(EventType.ALERT)] == ["later0" if rested else "top0"]
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bool) -> None:
     """The start of a run is stored in the middle of a batch: the records before that place are not read again."""

@@ -21,6 +21,7 @@ from stream_svt.mechanisms.sampler import Blocks, Packing
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import Alert
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.runs import Runs
 from stream_svt.monitor.state.snapshot import Waiting
@@ -30,10 +31,15 @@ from stream_svt.proving import Summary, neighbours, prove, streams
 from stream_svt.proving.neighbours import check_case
 from stream_svt.proving.streams import ACTIONS, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.maintenance import Maintenance
 from stream_svt.settings.monitors import MonitorSpec
 from tests.support.cases import MAX_CASES, sources
 from tests.support.monitor_forms import FORMS, spec_of
 
+RESTING = (
+    ", maintenance: [{from: 1970-01-01T00:16:50Z, until: 1970-01-01T00:16:58Z}, {every: Thu 00:17-00:18}]"
+)
+"""Maintenance at the times of random streams."""
 CONFIGURATIONS = 20
 CASES = 2
 
@@ -70,6 +76,7 @@ def any_monitor(rng: random.Random, name: str, grid: str) -> str:
         + one_of("", "", ", resample_every: 4s")
         + one_of("", ", max_runs: off", ", max_runs: 1 per 1s", ", max_runs: 3 per 5s")
         + one_of("", "", "", ", on_halt: stop")
+        + one_of("", "", RESTING)
         + one_of("", "", ", datasets: [a, b]")
         + append
     )
@@ -109,6 +116,7 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
             {"cutoff": 1 + rng.randrange(5)},
             {"max_mutes": 1 + rng.randrange(4)},
             {"granularity": Fraction(1, 2)},
+            {"maintenance": (Maintenance(1_010_000, 1_050_000),)},
             {"monotonic": False},
             {"sensitivity": Fraction(5)},  # no less than any monitor has
         ]
@@ -135,6 +143,13 @@ def test_neighbouring_streams_cannot_be_distinguished_under_a_random_configurati
         small = reduce_spec(spec, rng)
         counterexample = check_case(case_of(small, rng, changed(small, rng)), rng, Summary())
         assert counterexample is None, counterexample
+
+
+@pytest.mark.parametrize("form", ["plain", "sweep by clock", "retry by clock", "resampled"])
+def test_neighbouring_streams_cannot_be_distinguished_with_maintenance(form):
+    summary, plain = (prove(spec_of(FORMS[form] + more), sources(form, 3)) for more in (RESTING, ""))
+    assert summary.counterexample is None, summary.counterexample
+    assert 0 < summary.queries < plain.queries
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -259,6 +274,14 @@ def mutes_what_is_high(original, self, *rows):
     high = segment.live & (whole >= 500)
     segment.live[high], segment.muted[high] = False, True
     return segment
+
+
+@mutant(Runner, "_eligible", PLAIN + RESTING)
+def tests_what_is_high_in_maintenance(original, self, batch, *rest):
+    eligible, outside, resting = original(self, batch, *rest)
+    high = [row for row in resting if batch.whole[row] >= 500]
+    eligible[high] = True
+    return eligible, outside, [row for row in resting if row not in high]
 
 
 @mutant(Engine, "step")

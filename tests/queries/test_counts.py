@@ -18,9 +18,11 @@ from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER, query_id, set_id
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.queries.reasons import Reason
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counts import records_of
+from stream_svt.sources.counts import records_of, records_of_answers
 from tests.support.counts import HOUR_MS, PAGES, SOURCE, TOPIC, VISITORS, WINDOW_MS, Counts, counting, hours
+from tests.support.sources import ANSWERS
 
 (REQUESTS,) = counting(VISITORS).sources
 INDEX = DatasetIndex(["a", "b", "c"], partition=0, partitioning=Partitioning(1, "murmur2"))
@@ -91,6 +93,34 @@ def test_the_digest_is_of_what_never_changes_so_that_new_names_are_read_at_once(
     (other,) = counting(VISITORS, source=SOURCE.replace("window: 1h", "window: 2h")).sources
     assert decode([GOOD], later).rejects == []
     assert decode([GOOD], other).rejects == [(0, Reason.NOT_COUNTS)]
+
+
+def test_each_row_is_about_the_window_of_its_record():
+    records = [*hours(REQUESTS, [[5]] * 7)]
+    odd = replace(GOOD, window=WINDOW_MS + 5 * HOUR_MS, offset=40)
+    batch = decode([*records, odd])
+    rows = len(PAGES) + 1
+    expected = [0] * 6 * rows + [HOUR_MS] * rows + [5 * HOUR_MS] * 4
+    begins, ends = batch.nominal_ms
+    assert (begins - WINDOW_MS).tolist() == expected
+    assert {*(ends - begins).tolist()} == {HOUR_MS}
+
+
+def test_an_answer_is_about_the_tick_that_ends_at_its_timestamp():
+    """Also where its own id looks like a window."""
+    (source,) = load_spec(ANSWERS).sources
+    tick, index = (
+        WINDOW_MS + 60_000,
+        DatasetIndex(["a"], partition=0, partitioning=Partitioning(1, "murmur2")),
+    )
+    answers = [(query_id(0, 60_000), "s0", 5), ("q", "s1", 5)]
+    records = [
+        OneRecord(0, one.timestamp_ms, b"a", one.content, one.headers)
+        for one in records_of_answers(source, "a", answers, tick)
+    ]
+    batch = QueryDecoder(TOPIC, index, ["m0"], source=source).decode(records)
+    begins, ends = batch.nominal_ms
+    assert (begins.tolist(), ends.tolist()) == ([tick - 10_000] * 2, [tick] * 2)
 
 
 def test_a_batch_is_short_because_each_step_through_a_measure_looks_at_it(monkeypatch):
