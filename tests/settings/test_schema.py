@@ -42,6 +42,14 @@ monitors:
   - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
      expected_queries: 10}
 """,
+    "a mapping of names that the user chooses": """
+application: shop
+maintenance: [{every: Mon 22:00-02:00}]
+datasets: [{name: week-1, limit: 4, unit: one basket}]
+monitors:
+  - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
+     expected_queries: 10, severity: {page: 8, ticket: 5.5, info: "1/3"}}
+""",
     "everything": re.sub("\napplication: .*\ndatasets:\n", f"{SECTIONS}{DATASETS}", WHOLE, flags=re.DOTALL)
     + MONITORS,
 }
@@ -91,6 +99,9 @@ def test_a_typo_in_any_mapping_is_found_by_schema_and_loader(validator):
         ("expected_queries: 10", "expected_queries: 10, append: retri"),
         ("expected_queries: 10", "expected_queries: 10, query_noise: gaussian"),
         ("expected_queries: 10", "expected_queries: 10, mechanism: svtt"),
+        ("expected_queries: 10", "expected_queries: 10, severity: {page: high}"),
+        ("expected_queries: 10", "expected_queries: 10, maintenance: [{every: Sun 2-4}]"),
+        ("expected_queries: 10", "expected_queries: 10, maintenance: [{from: 2026-12-01T22:00Z}]"),
         ("name: week-1,", "name: week-1, names: [b],"),
         ("application: shop", "application: The Shop"),
     ],

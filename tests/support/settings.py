@@ -38,6 +38,7 @@ monitors:
     resample_every: 1d
     reserve: 0.2
     beta: 0.01
+    maintenance: [{from: 2026-12-01T22:00Z, until: 2026-12-02T02:00:30Z}, {every: Sun 02:00-04:00}]
   - {name: plain, topic: other.counts, epsilon: 1/10, cutoff: 1, sensitivity: 1.5, bounds: [-5, 5], threshold: 1,
      expected_queries: 100}
 """
