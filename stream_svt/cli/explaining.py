@@ -14,7 +14,7 @@ from stream_svt import plain_text
 from stream_svt.application.config import content
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError
-from stream_svt.monitor.released import Alert, AnyEvent, Event, decode, event_in
+from stream_svt.monitor.released import Alert, Event, decode, event_in
 from stream_svt.settings.application import load_spec
 from stream_svt.terminal import say
 
@@ -37,39 +37,27 @@ def explain(event: str, path: Path) -> None:
     def lines_of(name: str) -> list[str]:
         return plain_text.lines(plain_text.decoded((path.parent / name).read_bytes()))
 
-    try:
-        spec = load_spec(plain_text.decoded(content(path)), str(path), lines_of)
-    except ValueError as error:
-        raise click.UsageError(f"{path}: {error}.") from None
+    spec = load_spec(content(path), str(path), lines_of)
     if event == "-" or Path(event).is_file():
-        found = _in_file(event)
+        record = sys.stdin.buffer.read() if event == "-" else Path(event).read_bytes()
     elif event.startswith(f"{spec.application}/") and event.count("/") >= 4:
-        found = asyncio.run(_looked_up(path, event))
+        record = asyncio.run(_looked_up(path, event))
     else:
         wanted = f"expected a file, -, or an id such as {spec.application}/DATASET/MONITOR/RUN/NUMBER"
         raise click.UsageError(f"{event!r}: {wanted}.")
-    if found.application != spec.application:
-        raise StreamSvtError(
-            f"the event is of application {found.application!r}, and {path} declares {spec.application!r}"
-        )
-    if not isinstance(found.data, Alert):
-        raise StreamSvtError(f"the event is no alert: its type is {found.type}")
-    alert: Event[Any] = found
-    for line in explain_alert(spec, alert):
+    try:
+        found: Event[Any] = decode(record)
+    except msgspec.DecodeError as error:
+        raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
+    if found.application != spec.application or not isinstance(found.data, Alert):
+        what = f"it is of type {found.type} of application {found.application!r}"
+        raise StreamSvtError(f"no alert of application {spec.application!r}, which {path} declares: {what}")
+    for line in explain_alert(spec, found):
         say(line)
 
 
-def _in_file(name: str) -> AnyEvent:
-    record = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return decode(record)
-    except msgspec.DecodeError as error:
-        where = "standard input" if name == "-" else name
-        raise StreamSvtError(f"{where} has no event of the alert topic: {error}") from None
-
-
-async def _looked_up(path: Path, event_id: str) -> AnyEvent:
-    """Return an event by its id, which names the dataset and so the partition, from its newest records."""
+async def _looked_up(path: Path, event_id: str) -> bytes:
+    """Return the record of an event by its id, which names the dataset and so the partition."""
     from aiokafka import TopicPartition
 
     from stream_svt.application.facts import READ_MOST
@@ -77,11 +65,11 @@ async def _looked_up(path: Path, event_id: str) -> AnyEvent:
 
     config = common.load(path, for_counter=True)
     topic, doing = config.topics.alerts, f"looking for an event on alert topic {config.topics.alerts!r}"
-    needle = event_id.encode()
 
-    def parse(record: Any) -> AnyEvent | None:  # noqa: ANN401
-        event = event_in(record.value) if needle in (record.value or b"") else None
-        return event if event is not None and event.id == event_id else None
+    def parse(record: Any) -> bytes | None:  # noqa: ANN401
+        value = record.value or b""
+        event = event_in(value) if event_id.encode() in value else None
+        return value if event is not None and event.id == event_id else None
 
     place = TopicPartition(topic, config.home(event_id.split("/")[1]))
     async with kafka.started(config.cluster().reader(), doing) as reader:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NoReturn, TypeAlias
 
+from pydantic import ValidationError
+
 from stream_svt.errors import ConfigError
 from stream_svt.settings import fields
-from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read_all
+from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, read_all
+from stream_svt.settings.questions import NotAsked, QuestionKeys, asked_by
 from stream_svt.settings.sources import MeasureSpec, SourceSpec
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -113,10 +116,9 @@ def _monitors(
     by, content = objects["SLO", slo]
     sli, indicator = _named(objects, "SLI", by, content["indicatorRef"], "indicatorRef")
     ratio = indicator["ratioMetric"]
-    (source, total), (other, bad) = (_measure(sli, ratio, one, sources) for one in ("total", "bad"))
-    if source is not other or total == bad or total.at_most != bad.at_most:
-        wrong = "must be another measure of the same source as total, with the same `of`"
-        _refuse(sli, wrong, "spec", "ratioMetric", "bad")
+    (source, total), (other, bad) = (_measure(sli, ratio, part, sources) for part in ("total", "bad"))
+    if source is not other:
+        _refuse(sli, "must be a measure of the same source as total", "spec", "ratioMetric", "bad")
     window, objectives = source.window, [*enumerate(content["objectives"])]
     for (number, objective), (index, one) in product(objectives, enumerate(content["alertPolicies"])):
         target = objective.get("target", objective.get("targetPercent", -1) / 100)
@@ -131,28 +133,33 @@ def _monitors(
         reference = asked["conditions"][0]["conditionRef"]
         at, alert = _named(objects, "AlertCondition", policy, reference, "conditions", 0, "conditionRef")
         rate = alert["condition"]
-        share = quote(100 * rate["threshold"] * (1 - target))
-        if not 0 < rate["threshold"] * (1 - target) < 1 or "/" in share:
-            wrong = f"makes a share of errors of {share}%: it must be a decimal above 0% and below 100%"
-            _refuse(at, wrong, "spec", "condition", "threshold")
-        lookback, windows = rate["lookbackWindow"], -(-rate.get("alertAfter", 0) // window)
-        step, back = fields.duration_text(window), fields.duration_text(lookback)
-        if lookback % window or not lookback:
-            wrong = f"must be whole windows of source {source.name} ({step})"
-            _refuse(at, wrong, "spec", "condition", "lookbackWindow")
+        windows, above = -(-rate.get("alertAfter", 0) // window), 100 * rate["threshold"] * (1 - target)
+        step, back = (fields.duration_text(one) for one in (window, rate["lookbackWindow"]))
+        keys = {
+            "share": f"{{of: {bad.name}, above: {quote(above)}%}}",
+            "over": f"[{step}, {back}]",
+            "for": str(windows),
+        }
+        asked = {key: value for key, value in keys.items() if value not in (f"[{step}, {step}]", "0", "1")}
+        for key, wrong in _problems(asked, total.name, source):
+            last = {"over": "lookbackWindow", "for": "alertAfter"}.get(key.split(".")[0], "threshold")
+            place = (sli, "ratioMetric", "bad") if key == "share.of" else (at, "condition", last)
+            _refuse(place[0], f"as {key}: {wrong}", "spec", *place[1:])
         name = f"{slo}-{one['alertPolicyRef']}" + (f"-{number + 1}" if len(objectives) > 1 else "")
-        yield (
-            name,
-            {
-                "source": source.name,
-                "measure": total.name,
-                "share": f"{{of: {bad.name}, above: {share}%}}",
-                **({"over": f"[{step}, {back}]"} if lookback > window else {}),
-                **({"for": str(windows)} if windows > 1 else {}),
-                "threshold": "0",
-                "severity": f"{{{alert['severity']}: 0}}",
-            },
-        )
+        of = {"source": source.name, "measure": total.name}
+        yield name, of | asked | {"threshold": "0", "severity": f"{{{alert['severity']}: 0}}"}
+
+
+def _problems(keys: dict[str, str], measure: str, source: SourceSpec) -> Iterable[tuple[str, str]]:
+    """Return what is wrong with the keys of a question, as they are written, by key."""
+    written = "\n".join(f"{key}: {value}" for key, value in keys.items())
+    try:
+        asked_by("", QuestionKeys.model_validate(read(written, "").data), measure, source)
+    except ValidationError as error:
+        return [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+    except NotAsked as error:
+        return error.problems.items()
+    return ()
 
 
 def _named(

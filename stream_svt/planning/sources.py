@@ -91,9 +91,6 @@ def _protects(spec: ApplicationSpec, source: SourceSpec) -> str:
     )
     if renewals := dict.fromkeys(one.renewal for one in covered if one.renewal is not None):
         text += "".join(f" {one.promise.capitalize()}." for one in renewals)
-    elif source.period_ms:
-        ten = " or ".join(f"{kind.measure} {as_text(10 * limit, kind)}" for kind, limit in terms)
-        text += f" The losses of several periods add up: {ten or 'ten limits'} in ten."
     if source.dataset_field:
         several = f"with several values of `{source.dataset_field}` is in several datasets"
         text += f" A `{source.unit}` {several}, and their losses add up."

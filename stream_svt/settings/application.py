@@ -187,7 +187,7 @@ ReadNames = Callable[[str], Sequence[str]]
 
 
 def load_spec(
-    text: str, source: str = "configuration", read_names: ReadNames | None = None
+    text: str | bytes, source: str = "configuration", read_names: ReadNames | None = None
 ) -> ApplicationSpec:
     """Return the specification in a YAML text.
 

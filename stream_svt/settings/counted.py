@@ -347,9 +347,3 @@ def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
                 (*path, "dataset"),
                 f"counts nothing for {listed(missing, SHOWN)}: list its name, too",
             )
-        earlier = [one.name for one in config.sources[:number] if one.topic == source.topic]
-        if earlier:
-            message = (
-                f"source {quote(earlier[0])} reads the same topic: a person's losses on their datasets add up"
-            )
-            yield (*path, "topic"), message

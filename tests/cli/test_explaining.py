@@ -37,11 +37,11 @@ def test_an_event_in_a_file_or_on_standard_input_needs_neither_broker_nor_key(
 @pytest.mark.parametrize(
     ("record", "says"),
     [
-        (b"{}", "event.json has no event of the alert topic: Object missing required field"),
-        (encoded(1, alert()), "is of application 'retail-watch', and"),
+        (b"{}", "event.json is no event of the alert topic: Object missing required field"),
+        (encoded(1, alert()), "no alert of application 'web', which"),
         (
             encoded(1, lifecycle("first"), kind=EventType.RUN_STARTED, application="web"),
-            "the event is no alert: its type is io.stream-svt.run.started.v1",
+            "it is of type io.stream-svt.run.started.v1 of application 'web'",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from tests.support.alerts import account_of, alert, event
 from tests.support.sources import ANSWERS, WEB, changed
 
 WINDOW = "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z"
-RHO = ("limit: {epsilon: 2}", "limit: {rho: 2}")
+SERIES = ["/", "/search", "/product", "/cart", "/checkout"]
 
 
 def explained(text: str = WEB, *, monitor: int = 0, known: bool = True, **changes: Any) -> dict[str, str]:
@@ -105,7 +105,6 @@ def test_odds_of_a_monitor_that_was_declared_otherwise_are_unknown() -> None:
     other = explained(known=False)
     assert other.keys() & {"Wastes", "Silence"} == set()
     assert other["Odds"].startswith("unknown: the file declares monitor many-users otherwise, and this was")
-    assert "run of 5 alerts" not in other["Price"]
     assert "with digest 0f0f" in other["Odds"]
     spec = load_spec(WEB)
     gone = dict(line.split(maxsplit=1) for line in explain_alert(spec, event(alert(monitor="gone")))[1:])
@@ -120,34 +119,38 @@ def test_a_bound_is_given_where_it_was_released() -> None:
     assert bound.startswith("the true value is at least 540, at 99%. One such bound in 100 may be wrong")
 
 
-def test_the_price_is_that_of_the_event_and_the_rest_pays_for_whole_runs() -> None:
-    paid = explained(account=account_of(charge=0.08, spent=0.5, reserved=0.25, limit=4.0), number=2, run=3)[
-        "Price"
-    ]
-    assert paid.startswith(
-        "epsilon 0.08; alert 2 of run 3. Tests without an alert cost nothing. After it epsilon 0.5 of"
+def test_the_price_is_that_of_the_event() -> None:
+    account = account_of(charge=0.08, spent=0.5, reserved=0.25, limit=4.0)
+    assert explained(account=account, number=2, run=3)["Price"] == (
+        "epsilon 0.08; alert 2 of run 3. After it epsilon 0.5 of 4 was spent: 3.5 is left, 0.25 of it reserved by open "
+        "runs."
     )
-    assert "of 4 was spent: 3.5 is left, 0.25 of it reserved by open runs." in paid
-    assert paid.endswith("The rest pays for 3 more runs of 5 alerts, if no other monitor begins one.")
+    whole = Account(measure="rho", charge=0.0, spent=0.5, reserved=0.0, limit=2.0)
+    assert explained(account=whole)["Price"].startswith(
+        "paid with its run; alert 1 of run 1. After it rho 0.5 of 2 was"
+    )
 
 
-def test_an_alert_of_a_rho_run_was_paid_with_it() -> None:
-    account = Account(measure="rho", charge=0.0, spent=0.5, reserved=0.0, limit=2.0)
-    price = explained(changed(RHO), account=account)["Price"]
-    assert price.startswith("paid with its run; alert 1 of run 1.")
-    spec = load_spec(changed(RHO))
-    runs = int(1.5 * 10**12) // spec.monitors[0].run_price(spec.dataset("web-2026-11-28").terms.kind)
-    assert f"pays for {runs} more runs of 5 alerts" in price
+def test_a_question_is_named_as_it_is_declared() -> None:
+    keys = "thresholds: t, share: {of: errors, above: 1.5%}, over: [1h, 6h], for: {windows: 5, at_least: 4}"
+    change = ("cutoff: 5, threshold: 500", f"cutoff: 5, {keys}")
+    spec = load_spec(changed(change), read_names=lambda _: [f"7 {one}" for one in SERIES])
+    found = parts_of(spec, 0)["Found"]
+    assert found.startswith(
+        "the answer to thresholds t, share {of: errors, above: 3/200}, over [1h, 6h], for {windows: 5, at_least: 4} "
+        "about the number of different `user` (measure visitors of source requests) of series /cart from 2026-11-28 09"
+    )
+    assert "the answer" not in explained()["Found"]
 
 
 @pytest.mark.parametrize(
     ("until", "says"),
     [
-        (None, "none: the next query of this series is tested"),
         ("period", "not tested as long as its dataset lives"),
         ("run", "not tested for the rest of the run"),
-        (1_796_000_000_000, "not tested until 2026-11-30 00:53:20 UTC: until then its silence means nothing"),
+        (1_796_000_000_000, "not tested until 2026-11-30 00:53:20 UTC: its silence means nothing"),
     ],
 )
 def test_the_mute_is_the_end_of_what_silence_of_the_series_may_mean(until: Any, says: str) -> None:
     assert says in explained(muted_until=until)["Mute"]
+    assert "Mute" not in explained(muted_until=None)

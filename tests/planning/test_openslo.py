@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_a_burn_rate_is_a_share_over_two_times_for_some_windows() -> None:
     ]
     page = Path(__file__).parents[2] / "docs" / "planning.md"
     assert "\n".join(lines_of()[1:]) in page.read_text(encoding="utf-8")
+
+
+def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
+    lines = [*lines_of()[1:], "    epsilon: 1", "    cutoff: 5", ""]
+    text = changed(("epsilon: 2}", "epsilon: 3}")) + "\n".join(lines)
+    monitor = next(one for one in load_spec(text).monitors if one.asks)
+    assert monitor.share is not None
+    assert (monitor.share.of, monitor.share.above) == ("errors", Fraction(144, 10_000))
+    assert monitor.over == (3_600_000, 6 * 3_600_000)
+    assert monitor.for_ is not None
+    assert (monitor.for_.windows, monitor.for_.at_least) == (2, 2)
+    assert monitor.severity == {"page": 0}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +139,7 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         (
             ("measure: errors", "measure: visitors"),
             "line 7: spec.ratioMetric.bad",
-            "must be another measure of the same source",
+            "as share.of: must be another measure with the same of, and with all conditions of",
         ),
         (
             ("budgetingMethod: Occurrences", "budgetingMethod: Timeslices"),
@@ -183,22 +196,32 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         (
             ("threshold: 14.4", "threshold: 1000"),
             "line 44: spec.condition.threshold",
-            "makes a share of errors of 100%: it must be a decimal above 0% and below 100%",
+            "as share.above: must lie between 0 and 1 (or 0% and 100%), found '100%'",
         ),
         (
             ("threshold: 14.4", "threshold: 0"),
             "line 44: spec.condition.threshold",
-            "makes a share of errors of 0%",
+            "found '0%'",
         ),
         (
             ("threshold: 14.4", "threshold: '1/3'"),
             "line 44: spec.condition.threshold",
-            "it must be a decimal",
+            "as share.above: must be a decimal",
         ),
         (
             ("lookbackWindow: 6h", "lookbackWindow: 90m"),
             "line 45: spec.condition.lookbackWindow",
-            "must be whole windows of source requests (1h)",
+            "as over: must be a multiple of the window (1h), found 90m",
+        ),
+        (
+            ("alertAfter: 90m", "alertAfter: 20w"),
+            "line 46: spec.condition.alertAfter",
+            "as for.windows",
+        ),
+        (
+            ("lookbackWindow: 6h", "lookbackWindow: 0h"),
+            "line 45: spec.condition.lookbackWindow",
+            "as over.1",
         ),
         (
             ("lookbackWindow: 6h", "lookbackWindow: 1M"),
@@ -234,7 +257,7 @@ def test_everything_else_is_refused_by_name_with_its_place(
 
 def test_measures_of_a_share_count_alike() -> None:
     config = changed(("{name: visitors}", "{name: visitors, of: {events: {at_most: 3}}}"))
-    with pytest.raises(ConfigError, match="same `of`"):
+    with pytest.raises(ConfigError, match="must be another measure with the same of"):
         lines_of(config=config)
     renamed = ANSWERS.replace("name: hits", "name: requests").replace("source: hits", "source: requests")
     with pytest.raises(ConfigError, match="no source 'requests' with a measure 'visitors'"):

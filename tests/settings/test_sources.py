@@ -374,11 +374,10 @@ def test_problems_of_sources_and_of_the_rest_come_at_once() -> None:
     assert [one.line for one in refusal.value.problems] == [9, 16, 19]
 
 
-def test_two_sources_on_one_topic_are_noted_as_two_ledgers() -> None:
+def test_a_measure_that_no_monitor_tests_is_noted() -> None:
     second = "{name: second, topic: web.requests, unit: user, window: 1h, dataset: x}"
     more = f"  - {second}\ndatasets:\n  - {{name: x, limit: 1}}"
     notes = {note.field: note.message for note in load_spec(changed(("datasets:", more))).notes}
-    assert "a person's losses on their datasets add up" in notes["sources[1].topic"]
     assert "no monitor tests measure 'units' of source 'second'" in notes["sources[1]"]
 
 
