@@ -1,4 +1,4 @@
-"""What `apply` refuses of maintenance: it is declared before it begins, and stays until its last window is asked."""
+"""What `apply` refuses of maintenance: it is declared before it begins, and stays as long as it lasts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 
 def late_maintenance(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
-    """Yield maintenance that begins in the past, or is removed while it lasts, seen from a moment in UTC ms.
+    """Yield maintenance that has begun when it is declared, or is removed while it lasts, at a moment in UTC ms.
 
     A new monitor may have what another one had before.
     """
@@ -21,11 +21,11 @@ def late_maintenance(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) ->
         had = declared if known is None else {*known.maintenance}
         field = f"monitors.{monitor.name}.maintenance"
         for one in monitor.maintenance:
-            if one not in had and one.is_declared_late(now_ms, asked_ms):
-                yield Problem(0, field, f"{one} begins in the past: declare it before it begins")
+            if one not in had and one.is_late(now_ms):
+                yield Problem(0, field, f"{one} has begun: declare maintenance before it begins")
         for one in known.maintenance if known else ():
-            if one not in monitor.maintenance and one.began_before(now_ms, asked_ms):
-                message = f"{one} has begun, and must stay until the windows that it touches were asked"
+            if one not in monitor.maintenance and one.lasts(now_ms, asked_ms):
+                message = f"{one} has begun, and stays until the windows that it touches were asked"
                 yield Problem(0, field, f"{message}: remove it later")
 
 

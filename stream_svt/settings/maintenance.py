@@ -44,17 +44,19 @@ class Maintenance:
         since = (begins - self.from_ms) % _WEEK_MS
         return (since < self.until_ms - self.from_ms) | (since + (ends - begins) > _WEEK_MS)
 
-    def began_before(self, now_ms: int, until_asked_ms: int) -> bool:
-        """Return whether windows that it touches began before a moment and are not all asked: it may not change then.
+    def is_late(self, now_ms: int) -> bool:
+        """Return whether it may no longer be declared at a moment: it has begun, or is a weekly time that lasts."""
+        return self.lasts(now_ms, 0) if self.weekly else self.from_ms <= now_ms
 
-        ``until_asked_ms`` is how long after its end the last of them is asked.
+    def lasts(self, now_ms: int, until_asked_ms: int) -> bool:
+        """Return whether it may not be removed at a moment: from its begin until the windows that it touches are asked.
+
+        The last of these is asked ``until_asked_ms`` after its end. Where times of each week follow one another, such a
+        window is nearly always open, so they count until their end.
         """
-        since = (now_ms - self.from_ms) % _WEEK_MS if self.weekly else now_ms - self.from_ms
-        return 0 <= since < self.until_ms - self.from_ms + until_asked_ms
-
-    def is_declared_late(self, now_ms: int, until_asked_ms: int) -> bool:
-        """Return whether it begins in the past, seen from a moment; of a weekly one, only the latest time counts."""
-        return self.began_before(now_ms, until_asked_ms) if self.weekly else self.from_ms <= now_ms
+        if self.weekly:
+            return (now_ms - self.from_ms) % _WEEK_MS < self.until_ms - self.from_ms
+        return self.from_ms <= now_ms < self.until_ms + until_asked_ms
 
     def written(self) -> dict[str, str]:
         """Return it as written in a file."""

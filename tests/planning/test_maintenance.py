@@ -75,8 +75,8 @@ def test_an_interval_stays_until_its_last_window_is_asked(now, of_counts, of_que
     [
         ("2026-11-29T01:59Z", False),
         ("2026-11-29T02:00Z", True),
-        ("2026-11-29T05:00Z", True),
-        ("2026-11-29T05:01Z", False),
+        ("2026-11-29T03:59Z", True),
+        ("2026-11-29T04:00Z", False),
         ("2026-12-05T12:00Z", False),
         ("2026-12-06T03:00Z", True),
     ],
@@ -84,6 +84,15 @@ def test_an_interval_stays_until_its_last_window_is_asked(now, of_counts, of_que
 def test_a_weekly_time_comes_and_goes_between_two_of_its_times(now, running):
     with_it, without = spec(counts=SUNDAYS), spec()
     assert refused(without, with_it, now) == refused(with_it, without, now) == ["many-users"] * running
+
+
+def test_times_of_each_day_may_come_and_go_though_a_window_of_theirs_is_always_open():
+    nightly = ", ".join(
+        f"{{every: {day} 02:00-04:00}}" for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    )
+    assert refused(spec(), spec(counts=nightly), "2026-12-02T04:30Z") == []
+    assert refused(spec(counts=nightly), spec(), "2026-12-02T04:30Z") == []
+    assert refused(spec(counts=nightly), spec(), "2026-12-02T03:30Z") == ["many-users"]
 
 
 def test_a_new_monitor_may_have_what_was_declared_for_others_and_one_that_goes_takes_its_own_along():
