@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,6 +190,7 @@ def plan(
         "Expect": advice.expectations(advised, budget),
         "Note": advice.warnings(advised),
         **_of_source(monitor, spec),
+        **_promises(spec),
     }.items():
         say("")
         say(title)
@@ -215,6 +217,14 @@ def _print_openslo(documents: Path, path: Path | None) -> None:
     )
     for line in lines:
         say(line)
+
+
+def _promises(spec: ApplicationSpec | None) -> dict[str, list[str]]:
+    """Return what limits that renew promise, under a title."""
+    from stream_svt.planning.promises import promises
+
+    found = {} if spec is None else promises(spec, int(time.time() * 1000))
+    return {"Promise": [*found.values()]} if found else {}
 
 
 def _of_source(monitor: MonitorSpec, spec: ApplicationSpec | None) -> dict[str, list[str]]:

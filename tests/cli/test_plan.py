@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.openslo import SLO
-from tests.support.sources import WEB
+from tests.support.sources import WEB, changed
 
 BASE = ["plan", "--epsilon", 1, "--cutoff", 20, "--monotonic", "--queries", 20_000]
 MARGINS = ["--positives", "0.1%", "--above", 1000, "--below", 800]
@@ -148,6 +148,19 @@ def test_the_plan_of_a_monitor_of_a_source_says_what_the_source_counts_and_costs
     text = words(ended.out)
     assert "Source requests on topic web.requests - Counts: visitors, errors, slow (different units)" in text
     assert "Protects: all events of one `user` in a day in dataset web-{date}: at most epsilon 2." in text
+
+
+def test_the_plan_and_the_check_of_a_limit_that_renews_say_what_it_promises(stream_svt, tmp_path):
+    path = tmp_path / "web.yaml"
+    renewing = (
+        ("from: 2026-11-28", "every: 15d, from: 2026-11-28"),
+        ("{epsilon: 2}", "{epsilon: 8, per: 30d}"),
+    )
+    path.write_text(changed(*renewing))
+    text = "web-{date}: the events of a privacy unit in any 30 days cost at most epsilon 8, for at most 3 periods"
+    planned = stream_svt("plan", "-c", path, "--monitor", "many-users", *MARGINS)
+    assert f"Promise - {text}" in words(planned.out)
+    assert text in stream_svt("check", "-c", path, "--offline").out
 
 
 def test_monitors_of_openslo_documents_are_printed_and_nothing_else_is_planned(stream_svt, tmp_path):

@@ -73,11 +73,7 @@ def touched(per: int, back: int, length: int, window: int) -> int:
 
 def settings() -> list[tuple[int, int, int, int]]:
     ranges = product(range(1, 13), range(7), range(1, 9), range(1, 9))
-    return [
-        (per, back, length, window)
-        for per, back, length, window in ranges
-        if length % window == 0 and back % window == 0
-    ]
+    return [one for one in ranges if one[2] % one[3] == 0]
 
 
 def test_no_time_touches_more_periods_than_share_the_limit() -> None:
@@ -321,6 +317,18 @@ def test_a_run_over_three_periods_spends_a_share_in_each() -> None:
     retired = [event.data.dataset for event in play.events if event.type is EventType.RETIRED]
     assert retired == [day(0), day(15), day(30)]
     assert not play.ask(day(30), at(46.5)), "no period opens twice"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("per: 30d", "per: 29d"), ("epsilon: 4", "epsilon: 8"), ("every: 15d", "every: 30d")]
+)
+def test_a_ledger_refuses_a_promise_that_is_not_its_own(old: str, new: str) -> None:
+    """Also where nobody applies the configuration."""
+    play = GeneratedPlay(spec_of(ROLLING))
+    play.adopt()
+    assert play.ask(day(0), at(0.5))
+    with pytest.raises(ConfigError):
+        play.open(spec_of(ROLLING.replace(old, new)))
 
 
 def test_no_command_raises_a_limit_that_renews() -> None:
