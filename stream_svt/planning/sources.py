@@ -7,6 +7,7 @@ from typing import Final
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.operations import utc
+from stream_svt.planning.questions import questions_of
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
@@ -40,8 +41,10 @@ def explain_source(spec: ApplicationSpec, source: SourceSpec) -> list[str]:
             "Protects": _protects(spec, source),
             "Assumes": _assumes(source),
             "Writes": _writes(spec, source),
-            "Takes": _takes(source),
+            "Takes": _takes(spec, source),
         }
+        asked = questions_of(spec.monitors, spec.window_list(source).questions, source)
+        parts |= {"Asks" if number == 0 else " " * number: text for number, text in enumerate(asked)}
     head = f"Source {source.name} on topic {source.topic}:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
 
@@ -127,15 +130,26 @@ def open_windows(source: SourceSpec) -> int:
 
 def _writes(spec: ApplicationSpec, source: SourceSpec) -> str:
     topic, size = source.counts_topic(spec.application), _size(bytes_per_day(source))
-    return f"about {rows_per_day(source):,} rows, {size}, a day to topic {topic}, kept for 30 days."
+    text = f"about {rows_per_day(source):,} rows, {size}, a day to topic {topic}, kept for 30 days."
+    if questions := spec.window_list(source).questions:
+        rows = len(questions) * len(source.dataset_names) * len(source.series_names) * DAY_MS // source.window
+        text += f" Answers to questions: {rows:,} rows a day more."
+    return text
 
 
-def _takes(source: SourceSpec) -> str:
+def _takes(spec: ApplicationSpec, source: SourceSpec) -> str:
+    listed = spec.window_list(source)
+    back = max((one.look_back for one in listed.questions), default=0)
+    closed = (
+        f" Counts of {back} closed windows, which questions read: {_size(8 * back * listed.cells)}."
+        if back
+        else ""
+    )
     fit = duration_text(_MEMORY // (PAIR * _PAIRS) * source.window)
     return (
         f"{_size(PAIR * _PAIRS)} of memory for a million pairs of a unit and a count, in up to {open_windows(source)} "
         f"open windows. After an outage on producers' timestamps all missed windows are open: with a million pairs in "
-        f"each, 1 GiB holds those of {fit}."
+        f"each, 1 GiB holds those of {fit}.{closed}"
     )
 
 

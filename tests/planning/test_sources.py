@@ -248,3 +248,32 @@ def test_what_is_assumed_of_answers_is_told() -> None:
     assert head == "Source hits on topic flink.hits:"
     assert "`payload.hits` of series `page` as it is" in passes
     assert "one user moves each answer by 2 at most, up or down: that is declared" in moves
+
+
+QUESTIONS = {
+    "threshold: 50, share: {of: errors, above: 1%}, for: 5": (
+        "asking tests the smallest of 5 windows of errors less 1 % of visitors: one `user` moves it by -0.01 to 1. "
+        "Nothing is asked in the first 4h of each period, nor where a window that it reads was lost. A series with "
+        "fewer than 51 of visitors in a window is never above the threshold."
+    ),
+    "threshold: 50, mean: 3, over: [2h, 6h], for: {windows: 5, at_least: 3}": (
+        "asking tests the 3rd largest of 5 windows of the smaller of the means over 2h and 6h of the mean of 3 windows "
+        "of visitors: one adds 0 to 1. Nothing is asked in the first 11h of each period, nor where a window that it "
+        "reads was lost."
+    ),
+    "threshold: 50, excess: {over: 512, windows: 24}": (
+        "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors: one adds 0 to 24. "
+        "Nothing is asked where a window that it reads was lost."
+    ),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_told_in_words(question: str) -> None:
+    monitor = (
+        f"  - {{name: asking, source: requests, measure: visitors, epsilon: 1, cutoff: 5, {question}}}\n"
+    )
+    found = spec(("monitors:\n", f"monitors:\n{monitor}"), ("limit: {epsilon: 2}", "limit: {epsilon: 3}"))
+    assert f"  Asks     {QUESTIONS[question]}" in explain_sources(found)
+    [takes] = [line for line in explain_sources(found) if line.startswith("  Takes")]
+    assert "closed windows, which questions read" in takes

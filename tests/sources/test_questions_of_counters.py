@@ -198,3 +198,39 @@ def test_rows_of_a_monitor_that_is_not_declared_are_skipped_and_not_rejected():
     asked = play.counts[-1]
     assert dict(asked.headers)["monitor"] == b"lasting"
     assert [measure for measure, *_ in decoded(application(), asked)] == ["monitor ", "monitor "]
+
+
+def test_one_unit_moves_answers_by_as_much_as_they_say_and_nothing_else():
+    """Also a part of its events; and whenever counters are taken over."""
+    moved = set[str]()
+    for seed in range(40):
+        rng = random.Random(seed)
+        plays = [Play(application(*QUESTIONS)) for _ in range(2)]
+        moves = {f"monitor {one.monitor}": one for one in plays[0].lists[0][1].questions}
+        for number in range(8):
+            others = drawn(rng)
+            whole = [("x", rng.choice(("/", "/a")), rng.choice((200, 500))) for _ in range(rng.randrange(4))]
+            part = [event for event in whole if rng.random() < 0.3]
+            for play, events in zip(plays, (whole, part), strict=True):
+                play.window(number, rng.sample(others + events, len(others + events)))
+                if rng.random() < 0.3:
+                    play.take_over()
+        more, fewer = (play.counts for play in plays)
+        for one, other in zip(more, fewer, strict=True):
+            assert (one.dataset, one.headers, one.timestamp_ms) == (
+                other.dataset,
+                other.headers,
+                other.timestamp_ms,
+            )
+            assert len(one.content) == len(other.content)
+            pairs = zip(
+                *(decoded(play.spec, row) for play, row in zip(plays, (one, other), strict=True)), strict=True
+            )
+            for (measure, series, value), (same, named, least) in pairs:
+                assert (measure, series) == (same, named)
+                down, up = moves[measure].moves if measure in moves else (0, 1)
+                parts = moves[measure].parts if measure in moves else 1
+                assert -Fraction(down, parts) <= value - least <= Fraction(up, parts)
+                if value != least:
+                    moved.add(measure)
+    assert moved == {"all", "errors", *moves}
