@@ -319,27 +319,17 @@ def path_text(path: KeyPath) -> str:
 
 def read(content: str | bytes, source: str) -> Document:
     """Return the document in a YAML file; ConfigError if it is not YAML in UTF-8 with a mapping at its top."""
-    text, roots = _composed(content, source)
-    if len(roots) > 1:
-        line = roots[1].start_mark.line + 1
-        raise ConfigError([Problem(line, "", "not valid YAML: expected a single document")], source)
-    if not roots or not isinstance(roots[0], yaml.MappingNode):
-        wrong = "expected a mapping with the keys application, datasets and monitors"
-        raise ConfigError([Problem(1, "", wrong)], source)
-    return _loaded(roots[0], source, text)
+    expected = "expected a mapping with the keys application, datasets and monitors"
+    first, *others = read_all(content, source, expected)
+    if others:
+        raise ConfigError([Problem(others[0].lines[()], "", "expected a single document")], source)
+    return first
 
 
-def read_all(content: str | bytes, source: str) -> list[Document]:
-    """Return the documents in a YAML file; ConfigError if it is not YAML in UTF-8 with mappings at their tops."""
-    text, roots = _composed(content, source)
-    if wrong := [one for one in roots or [None] if not isinstance(one, yaml.MappingNode)]:
-        line = 1 if wrong[0] is None else wrong[0].start_mark.line + 1
-        raise ConfigError([Problem(line, "", "expected a document that is a mapping")], source)
-    return [_loaded(one, source, text) for one in roots]
-
-
-def _composed(content: str | bytes, source: str) -> tuple[str, list[Any]]:
-    """Return the text of a YAML file, and the nodes of its documents."""
+def read_all(
+    content: str | bytes, source: str, expected: str = "expected a document that is a mapping"
+) -> list[Document]:
+    """Return the documents in a YAML file, at least one; ConfigError with what is ``expected`` for another one."""
     try:
         text = content if isinstance(content, str) else plain_text.decoded(content)
     except ValueError as error:
@@ -353,16 +343,18 @@ def _composed(content: str | bytes, source: str) -> tuple[str, list[Any]]:
         )
         raise ConfigError([Problem(line, "", wrong)], source)
     try:
-        return text, [*yaml.compose_all(text, Loader=_LOADER)]
+        roots: list[Any] = [*yaml.compose_all(text, Loader=_LOADER)] or [None]
     except (yaml.YAMLError, RecursionError) as error:
         line, hint = _syntax(error)
         raise ConfigError([Problem(line, "", f"not valid YAML: {hint}")], source) from None
-
-
-def _loaded(root: yaml.MappingNode, source: str, text: str) -> Document:
-    document = Document(None, source, text)
-    document.data = document.load(root)
-    return document
+    documents: list[Document] = []
+    for root in roots:
+        if not isinstance(root, yaml.MappingNode):
+            line = root.start_mark.line + 1 if root is not None and documents else 1
+            raise ConfigError([Problem(line, "", expected)], source)
+        documents.append(Document(None, source, text))
+        documents[-1].data = documents[-1].load(root)
+    return documents
 
 
 def without(text: str, keys: Collection[str]) -> str:
