@@ -89,6 +89,47 @@ async def test_raw_events_become_counts_and_counts_become_alerts(scene):
     await scene.stop(worker)
 
 
+async def test_a_question_is_answered_also_by_the_counter_that_takes_over(scene):
+    scene.more = (
+        "  - {name: lasting, source: web, measure: users, epsilon: 1, cutoff: 1, threshold: 20, for: 3, "
+        "expected_queries: 10000}\n"
+    )
+    await scene.publish()
+    worker = await scene.start()
+    first = await counting_is(scene)
+
+    async def visits() -> None:
+        while True:
+            await scene.visit(150)
+            await asyncio.sleep(0.2)
+
+    visiting = asyncio.create_task(visits())
+
+    async def asked(more: int) -> None:
+        count = len(await scene.answers("lasting")) + more
+        await until(lambda: _reaches(scene, count), 40)
+
+    await asked(6)
+    await scene.end(first)
+    await counting_is(scene)
+    await asked(12)
+    [alert, *_] = await scene.alerted()
+    visiting.cancel()
+    assert alert.monitor == "lasting"
+    users = {(one.window, one.series): one.value for one in await scene.answers() if one.measure == "users"}
+    found = await scene.answers("lasting")
+    windows = sorted({ms_of(window) for window, _ in users})
+    assert {ms_of(one.window) for one in found} == {*windows[2 : 2 + len(found) // 3]}, "each window once"
+    for one in found:
+        last = [users[text_of(ms_of(one.window) - 1000 * number), one.series] for number in range(3)]
+        assert one.value == min(last)
+    await scene.stop(worker)
+
+
+async def _reaches(scene: Counting, count: int) -> bool:
+    return len(await scene.answers("lasting")) >= count
+
+
 async def test_a_new_source_reads_the_window_that_is_open_and_asks_windows_without_events(scene):
     await scene.publish()
     sending = asyncio.create_task(steadily(scene))

@@ -170,12 +170,13 @@ class Counting(Scene):
 
     # -- counts
 
-    async def answers(self) -> list[Answer]:
-        """Return all counts that were written, in the order of their partition."""
+    async def answers(self, *monitors: str) -> list[Answer]:
+        """Return all counts that were written, or answers to the questions of monitors, in the order of partitions."""
         written = await records.read(
             self.servers, f"{self.application}.web.counts", range(self.partitions), "read_committed"
         )
-        return [answer for record in written for answer in decoded(record)]
+        asked = (record for record in written if name_of(record) in (monitors or MOST))
+        return [answer for record in asked for answer in decoded(record)]
 
     async def closed(self, window_ms: int, seconds: float = 30) -> list[Answer]:
         """Wait until a window is asked, and return all counts until then."""
@@ -220,18 +221,22 @@ class Counting(Scene):
         return found
 
 
-def decoded(record: Any) -> Iterable[Answer]:
+def name_of(record: Any) -> str:
+    """Return the monitor or measure that a record of counts is for."""
     headers = dict(record.headers)
+    return (headers.get("monitor") or headers["measure"]).decode()
+
+
+def decoded(record: Any) -> Iterable[Answer]:
+    name = name_of(record)
     table = pa.ipc.open_stream(record.value).read_all().to_pylist()
     # A window that is asked once has a last row, which closes it.
     rows = [row for row in table if not row.get("closed")]
     for row in rows:
         window, tick = row["id"].split("/")
-        assert row.get("set") in (None, f"{window}/{headers['measure'].decode()}")
+        assert row.get("set") in (None, f"{window}/{name}")
         assert record.timestamp == ms_of(tick)
-        yield Answer(
-            window, tick, record.key.decode(), headers["measure"].decode(), row.get("series"), row["value"]
-        )
+        yield Answer(window, tick, record.key.decode(), name, row.get("series"), row["value"])
     assert [row.get("closed") for row in table] in ([None] * len(rows), [False] * len(rows) + [True])
 
 
