@@ -92,6 +92,7 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         await expect(row).to_contain_text("item-40")
         await expect(row).to_contain_text("At least 432 (95 % bound), estimated 458.")
         await expect(row).to_contain_text("muted for the period")
+        await expect(row.locator("code")).to_have_text(re.compile(r"^stream-svt explain -c FILE \S+$"))
         await expect(page.locator("#spoken")).to_contain_text("New alert: item-40 in a.")
         assert await page.locator("#spoken").get_attribute("aria-live") == "polite"
         await expect(bar).to_have_attribute("aria-label", re.compile("^1 spent, 0.5 reserved"))

@@ -19,6 +19,7 @@ import pytest
 from stream_svt import web as pages
 from stream_svt import web_server
 from stream_svt.application.config import parse_config
+from stream_svt.mechanisms.estimates import survival
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.web import ASSETS, HEADERS, OVERVIEW, PAGES
 from stream_svt.worker.worker import WorkerFault, WorkerSignal
@@ -43,6 +44,12 @@ async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_l
     assert (status["application"], status["shards"][0]["state"]) == ("shop", "running")
     assert status["datasets"][0]["monitors"][0]["alerts"] == 2
     assert status["monitors"][0]["threshold"] == 5
+    mechanism, margin = (
+        parse_config(SPEC).spec.monitors[0].mechanism(),
+        round(status["monitors"][0]["surely"]) - 5,
+    )
+    reached = partial(survival, mechanism.branch_laws[0], mechanism.threshold_law)
+    assert reached(1 - margin) < 0.95 <= reached(-margin)
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
 
 
