@@ -112,6 +112,7 @@ def test_check_offline_says_what_a_source_counts_and_takes(stream_svt, tmp_path)
     assert ended.code == 0
     assert "\n\nSource requests on topic web.requests:\n  Counts   visitors" in ended.out
     assert "\n  Takes    24 MB of memory" in ended.out
+    assert "\n\nA person in web-{date}:\n  Loses    at most epsilon 62 in any 30 days: " in ended.out
 
 
 def test_check_offline_shows_what_the_budget_buys(stream_svt, config):
