@@ -17,8 +17,9 @@ from stream_svt.kafka.clients import Cluster
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.kafka.transactions import Appended, NewRecords
 from stream_svt.settings.sources import LOG_PARTITIONS, SourceSpec, log_topic
-from stream_svt.sources.counts import ClosedRecord, CountsRecord, closed_record
+from stream_svt.sources.counts import CountsRecord, closed_record
 from stream_svt.sources.log import Entry, decode, encode
+from stream_svt.sources.questions import ClosedCounts
 
 FETCH_WAIT_MS: Final = 10
 """Milliseconds that a fetch of the log waits at the brokers: its end is known, so no record is awaited."""
@@ -72,24 +73,20 @@ class EventLog:
                     take(record.offset, decode(record.value))
                     await asyncio.sleep(0)
 
-    async def counts_since(self, source: SourceSpec, ms: int) -> list[ClosedRecord]:
-        """Return the durable counts of a source from the tick that ends after a moment on."""
-        topic, found = source.counts_topic(self._application), list[ClosedRecord]()
+    async def recall(self, source: SourceSpec, closed: ClosedCounts) -> None:
+        """Add the durable counts of a source's closed windows."""
+        topic = source.counts_topic(self._application)
         doing = f"reading topic {topic!r}"
         places = [TopicPartition(topic, number) for number in range(self._counts.partitions)]
         async with kafka.started(self._cluster.reader(fetch_wait_ms=FETCH_WAIT_MS), doing) as reader:
             async with kafka.deadline(kafka.CALL_DEADLINE, doing, "READ"):
-                starts = await reader.offsets_for_times(dict.fromkeys(places, ms))
-            for place in places:
-                if (start := starts.get(place)) is None:
-                    continue
-                async for record in kafka.read_partition(reader, place, start.offset, doing):
-                    if (
-                        one := closed_record(source, record.key, record.value, dict(record.headers))
-                    ) is not None:
-                        found.append(one)
+                # The timestamp is the end of a tick, after the window's begin.
+                starts = await reader.offsets_for_times(dict.fromkeys(places, max(closed.since, 0)))
+            for place in (one for one in places if starts.get(one) is not None):
+                async for record in kafka.read_partition(reader, place, starts[place].offset, doing):
+                    if found := closed_record(source, record.key, record.value, dict(record.headers)):
+                        closed.add(*found)
                     await asyncio.sleep(0)
-        return found
 
     async def write(
         self, source: SourceSpec, entries: Sequence[Entry], counts: Iterable[CountsRecord]

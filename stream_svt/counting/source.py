@@ -153,8 +153,9 @@ class SourceLoop:
                 self.spec = spec
             behind_ms = self.spec.settle + max(-self.clocks_apart_ms, 0)
             counter.open_windows(self._now(), self._applied.lists(name, behind_ms))
-            if (since := counter.recalls_from) is not None:
-                counter.recall(since, await self._log.counts_since(self.spec, since))
+            if (closed := counter.to_recall) is not None:
+                await self._log.recall(self.spec, closed)
+                counter.recall(closed)
             await self._look(counter)
             wrote = await self._write(counter)
             read = await self._read(counter)

@@ -6,7 +6,7 @@ another's record to another tick.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -18,7 +18,7 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas
 from stream_svt.settings.questions import Question
 from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
-from stream_svt.sources.counts import ClosedRecord, cut_rows, records_of, records_of_question
+from stream_svt.sources.counts import cut_rows, records_of, records_of_question
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import (
@@ -76,8 +76,7 @@ class Counter(SourceCounter):
         self._is_cut: set[int] = set()
         self._opened_to = 0
         self._asking: Iterator[CounterStep] | None = None
-        self._closed = ClosedCounts()
-        self._recalled: int | None = None  # the windows that begin from then on are in `_closed`
+        self._closed: ClosedCounts | None = None
 
     def adopt(self, source: SourceSpec) -> None:
         """See `SourceCounter`."""
@@ -86,28 +85,31 @@ class Counter(SourceCounter):
 
     # -- closed windows that questions read
 
-    @property
-    def _oldest_read(self) -> int | None:
-        """Begin of the oldest window that a question about an open window reads, None without any question."""
-        backs = [
-            begin - question.look_back * self.state.clock.window_ms
-            for begin, window in self.state.windows.items()
+    def _asked(self) -> list[tuple[int, Question]]:
+        """Return the questions about open windows, each with the begin of the oldest window that it reads."""
+        length, windows = self.state.clock.window_ms, self.state.windows.items()
+        return [
+            (begin - question.look_back * length, question)
+            for begin, window in windows
             for question in window.cells.list.questions
         ]
-        return min(backs, default=None)
 
     @property
-    def recalls_from(self) -> int | None:
+    def to_recall(self) -> ClosedCounts | None:
         """See `SourceCounter`."""
-        oldest = self._oldest_read
-        is_known = oldest is None or (self._recalled is not None and self._recalled <= oldest)
-        return None if is_known else oldest
+        if not (asked := self._asked()):
+            return None
+        oldest, measures = (
+            min(begin for begin, _ in asked),
+            {one for _, each in asked for one in each.measures},
+        )
+        closed = self._closed
+        is_known = closed is not None and closed.since <= oldest and measures <= closed.measures
+        return None if is_known else ClosedCounts(oldest, measures)
 
-    def recall(self, since: int, records: Iterable[ClosedRecord]) -> None:
+    def recall(self, closed: ClosedCounts) -> None:
         """See `SourceCounter`."""
-        self._closed, self._recalled = ClosedCounts(), since
-        for one in records:
-            self._closed.add(*one)
+        self._closed = closed
 
     # -- what the clock decides
 
@@ -162,7 +164,7 @@ class Counter(SourceCounter):
         )
         if self._buffer.size >= FLUSH or (self._buffer.size and is_read):
             return self._fly(self._take_pairs())
-        if is_read and limit.moment_ms >= self.state.next_tick and self.recalls_from is None:
+        if is_read and limit.moment_ms >= self.state.next_tick and self.to_recall is None:
             self._asking = self._asking or self._ask(self.state.next_tick)
             return next(self._asking)
         if is_read and not self.state.is_read(limit):
@@ -176,9 +178,8 @@ class Counter(SourceCounter):
         if is_over:
             self._asking = None
             self._is_cut.clear()
-        if self._recalled is not None and (oldest := self._oldest_read) is not None:
-            self._closed.forget_before(oldest)
-            self._recalled = max(self._recalled, oldest)
+        if is_over and self._closed is not None:
+            self._closed.forget_before(min((begin for begin, _ in self._asked()), default=self._closed.since))
 
     # -- inside
 
@@ -283,28 +284,28 @@ class Counter(SourceCounter):
             counts.append((opened.cells.list, window, values))
         records = [records_of(self.source, *one[:2], tick, one[2]) for one in counts]
         for listed, window, values in counts:
-            if self._recalled is not None and state.clock.close_of(window) == tick:
-                self._close(listed, window, values)
+            if (closed := self._closed) is not None and state.clock.close_of(window) == tick:
+                self._close(closed, listed, window, values)
                 for question in listed.questions:
-                    answers = self._answers(question, listed, window)
+                    answers = self._answers(closed, question, listed, window)
                     records.append(records_of_question(self.source, listed, question, window, tick, answers))
                     yield CounterStep()
         yield self._fly((state.done(tick, self._positions()),), chain.from_iterable(records))
 
-    def _close(self, listed: WindowList, window: int, values: Integers) -> None:
+    def _close(self, closed: ClosedCounts, listed: WindowList, window: int, values: Integers) -> None:
         """Keep the counts of a window that is asked for the last time."""
         names = [self.source.dataset_at(window, name) for name in listed.datasets]
         cells = values.reshape(len(names), len(listed.measures), -1)
         for dataset, of_dataset in zip(names, cells, strict=True):
             for measure, counts in zip(listed.measures, of_dataset, strict=True):
-                self._closed.add(window, dataset, measure.name, listed.series, np.minimum(counts, HIGHEST))
+                closed.add(window, dataset, measure.name, listed.series, np.minimum(counts, HIGHEST))
 
-    def _answers(self, question: Question, listed: WindowList, window: int) -> Values:
+    def _answers(self, closed: ClosedCounts, question: Question, listed: WindowList, window: int) -> Values:
         def names(begin: int) -> list[str]:
             return [self.source.dataset_at(begin, name) for name in listed.datasets]
 
         window_ms = self.state.clock.window_ms
-        return Asked(question, self._closed, names, listed.series, window_ms).about(window)
+        return Asked(question, closed, names, listed.series, window_ms).about(window)
 
 
 def _by_value(column: Integers, rows: Integers) -> list[Integers]:

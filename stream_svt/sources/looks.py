@@ -19,10 +19,11 @@ import numpy as np
 from stream_svt.errors import MisuseError
 from stream_svt.protocol.records import Records
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counts import ClosedRecord, CountsRecord
+from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import Accepted, Began, Done, Entry, Look, Offsets, Park, Parked, Standing, encode
+from stream_svt.sources.questions import ClosedCounts
 from stream_svt.sources.state import CounterState
 from stream_svt.sources.ticks import TickClock
 
@@ -115,12 +116,12 @@ class SourceCounter(ABC):
         return self.state.pairs
 
     @property
-    def recalls_from(self) -> int | None:
-        """Begin of the oldest window whose counts must be recalled before the next tick is asked, None if none must."""
+    def to_recall(self) -> ClosedCounts | None:
+        """What to fill with durable counts, and give to `recall`, before the next tick is asked; None for nothing."""
         return None
 
-    def recall(self, since: int, records: Iterable[ClosedRecord]) -> None:  # noqa: B027  a source may have no windows
-        """Take the durable counts of closed windows that begin at ``since`` or later."""
+    def recall(self, closed: ClosedCounts) -> None:  # noqa: B027  a source may have no windows
+        """Take the durable counts of closed windows."""
 
     # -- what the clock decides
 

@@ -7,14 +7,17 @@ asked. A value that moves by more than `Question.moves` says would void the guar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.settings.questions import BOUND, Question
+
+_SMALL: Final = 2**31
 
 
 class Values(NamedTuple):
@@ -27,24 +30,36 @@ class Values(NamedTuple):
 class ClosedCounts:
     """Counts of closed windows: of each dataset and measure, by the series of the window's list.
 
-    A dataset's name tells its period.
+    A dataset's name tells its period. Of weeks of windows with many series four bytes a count are kept.
+
+    Attributes:
+        since: The windows that begin from then on are here.
+        measures: Those whose counts are kept.
     """
 
-    def __init__(self) -> None:
-        self._counts: dict[int, dict[tuple[str, str], tuple[tuple[str, ...], Integers]]] = {}
+    def __init__(self, since: int = 0, measures: Iterable[str] = ()) -> None:
+        self.since, self.measures = since, frozenset(measures)
+        self._counts: dict[int, dict[tuple[str, str], tuple[tuple[str, ...], NDArray[np.integer]]]] = {}
+        self._lists: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def add(self, window: int, dataset: str, measure: str, series: tuple[str, ...], counts: Integers) -> None:
         """Add the counts of a measure of one dataset, by series; those of further series are added to them."""
+        if window < self.since or measure not in self.measures:
+            return
         of_window = self._counts.setdefault(window, {})
+        kept: NDArray[np.integer] = counts if counts.max(initial=0) >= _SMALL else counts.astype(np.int32)
         if (dataset, measure) in of_window:
             earlier, before = of_window[dataset, measure]
-            series, counts = earlier + series, np.concatenate((before, counts))
-        of_window[dataset, measure] = series, counts
+            series, kept = earlier + series, np.concatenate((before, kept))
+        of_window[dataset, measure] = self._lists.setdefault(series, series), kept
 
     def forget_before(self, window: int) -> None:
         """Forget the windows that begin before a moment."""
+        self.since = max(self.since, window)
         for begin in [one for one in self._counts if one < window]:
             del self._counts[begin]
+        used = {names for of_window in self._counts.values() for names, _ in of_window.values()}
+        self._lists = {names: names for names in used}
 
     def of(self, window: int, datasets: Sequence[str], measure: str, series: tuple[str, ...]) -> Values:
         """Return the counts of a window by datasets and series."""

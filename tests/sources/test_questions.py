@@ -98,7 +98,7 @@ def reading(asked: Question, counts: Counts, window: int, period: int = 0) -> Fr
 
 
 def value_of(asked: Question, counts: Counts, window: int, period: int = 0) -> Fraction | None:
-    closed = ClosedCounts()
+    closed = ClosedCounts(measures=(ALL, PART))
     for (at, measure), count in counts.items():
         name = "new" if at >= period else "old"
         closed.add(at * HOUR, name, measure, ("/",), np.array([count]))
@@ -187,7 +187,7 @@ def test_some_unit_moves_a_value_as_far_as_it_says(asked: Question):
 
 
 def test_a_series_is_asked_where_every_window_has_it():
-    closed = ClosedCounts()
+    closed = ClosedCounts(measures=(ALL, PART))
     closed.add(0, "d", ALL, ("/a", "/b"), np.array([5, 7]))
     closed.add(HOUR, "d", ALL, ("/b", "/c"), np.array([8, 9]))
     found = Asked(question(mean=2), closed, lambda _: ("d",), ("/b", "/c"), HOUR).about(HOUR)
@@ -198,7 +198,7 @@ def test_a_series_is_asked_where_every_window_has_it():
 
 
 def test_counts_in_several_records_are_one_list():
-    closed = ClosedCounts()
+    closed = ClosedCounts(measures=(ALL, PART))
     closed.add(0, "d", ALL, ("/a",), np.array([5]))
     closed.add(0, "d", ALL, ("/b",), np.array([7]))
     assert closed.of(0, ("d",), ALL, ("/a", "/b")).steps.tolist() == [[5, 7]]

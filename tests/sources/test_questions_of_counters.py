@@ -76,12 +76,12 @@ class Play:
 
     def write(self) -> None:
         while True:
-            if (since := self.counter.recalls_from) is not None:
-                found = (
-                    closed_record(self.source, one.dataset.encode(), one.content, dict(one.headers))
-                    for one in self.counts
-                )
-                self.counter.recall(since, [one for one in found if one and one.window >= since])
+            if (closed := self.counter.to_recall) is not None:
+                for one in self.counts:
+                    content = closed_record(self.source, one.dataset.encode(), one.content, dict(one.headers))
+                    if content is not None:
+                        closed.add(*content)
+                self.counter.recall(closed)
                 self.recalls += 1
             if (step := self.counter.step()) is None:
                 return
@@ -143,7 +143,7 @@ def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str,
 def expected(
     windows: Sequence[Sequence[tuple[str, str, int]]], question: Question, number: int
 ) -> dict[str, Fraction]:
-    closed = ClosedCounts()
+    closed = ClosedCounts(measures=("all", "errors"))
     for at, events in enumerate(windows):
         for measure, wanted in (("all", (200, 500)), ("errors", (500,))):
             counts = [len({u for u, p, s in events if p == page and s in wanted}) for page in ("/", "/a")]
