@@ -259,6 +259,12 @@ def test_measures_of_a_share_count_alike() -> None:
     config = changed(("{name: visitors}", "{name: visitors, of: {events: {at_most: 3}}}"))
     with pytest.raises(ConfigError, match="must be another measure with the same of"):
         lines_of(config=config)
+    second = "  - {name: shop, topic: t, unit: user, window: 1h, dataset: x, measures: [{name: all}, {name: errors}]}\n"
+    config = changed(("datasets:\n", f"{second}datasets:\n  - {{name: x, limit: 1}}\n"))
+    with pytest.raises(
+        ConfigError, match=r"line 7: spec\.ratioMetric\.bad: must be a measure of the same source as"
+    ):
+        lines_of(("errors, source: requests", "errors, source: shop"), config=config)
     renamed = ANSWERS.replace("name: hits", "name: requests").replace("source: hits", "source: requests")
     with pytest.raises(ConfigError, match="no source 'requests' with a measure 'visitors'"):
         lines_of(config=renamed)

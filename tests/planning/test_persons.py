@@ -96,14 +96,25 @@ def test_sources_that_share_nothing_are_not() -> None:
 
 
 def test_datasets_are_together_that_are_so_through_a_third_one() -> None:
-    """The third shares its topic with one, and its unit with the other."""
-    text = with_carts(unit="account").replace(
-        "datasets:\n",
-        "  - {name: both, topic: web.carts, unit: user, window: 1h, dataset: both}\ndatasets:\n",
-        1,
+    """The last shares its topic with the first, and its unit with the second."""
+    places = {
+        "carts": ("web.carts", "account"),
+        "views": ("web.views", "user"),
+        "both": ("web.carts", "user"),
+    }
+    sources = "".join(
+        f"  - {{name: {name}, topic: {topic}, unit: {unit}, window: 1h, dataset: {name}}}\n"
+        for name, (topic, unit) in places.items()
     )
-    text = text.replace("datasets:\n  -", "datasets:\n  - {name: both, limit: 1}\n  -", 1)
-    assert losses(text) == ["at most epsilon 67 in any 30 days: both 1, carts 4, web-{date} 2 x 31 periods."]
+    monitor = "{name: hot, source: carts, epsilon: 0.1, cutoff: 3, threshold: 5}"
+    for names, says in (
+        (("carts", "views"), []),
+        (("carts", "views", "both"), ["at most epsilon 3 in all: carts 1, views 1, both 1."]),
+    ):
+        datasets = "".join(f"  - {{name: {name}, limit: 1}}\n" for name in names)
+        of = "".join(line for line in sources.splitlines(keepends=True) if line.split(",")[0][11:] in names)
+        text = f"application: web\nsources:\n{of}datasets:\n{datasets}monitors:\n  - {monitor}\n"
+        assert losses(text) == says
 
 
 def test_datasets_that_answers_name_belong_to_their_topic() -> None:
