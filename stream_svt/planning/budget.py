@@ -143,7 +143,7 @@ def _parts(
         "Wastes": wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
         "Mutes": _mutes(monitor.mute),
-        "Lasts": _lasts(monitor, left, len(others)),
+        "Lasts": _lasts(monitor, left, len(others), renews=first.terms.renewal is not None),
         "Begins": _begins(monitor, left.at_once),
     }
     if first.terms.spent_before:
@@ -241,7 +241,7 @@ def _mutes(mute: Mute | int) -> str:
     return f"a series after its alert, {how_long}; a query without a series is never muted."
 
 
-def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int) -> str:
+def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int, *, renews: bool) -> str:
     if monitor.on_halt == "stop":
         return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
     runs = counted(left.runs, "whole run")
@@ -256,11 +256,8 @@ def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int) -> str:
             f"for {counted(left.together, 'whole run')}: {left.together * monitor.cutoff} alerts, if {which} begins as "
             f"many runs (up to {runs} if {none} none)"
         )
-    return (
-        f"{lasts}. Then the monitor is "
-        "exhausted: it reports that once and skips queries until an operator raises the budget or the next "
-        "period's dataset begins."
-    )
+    until = "the next period" if renews else "an operator raises the budget or the next period's dataset"
+    return f"{lasts}. Then the monitor is exhausted: it reports that once and skips queries until {until} begins."
 
 
 def _begins(monitor: MonitorSpec, most: MaxRuns | None) -> str:

@@ -126,6 +126,8 @@ def test_check_explains_a_dataset_by_its_promise() -> None:
     (protects,) = (line for line in lines if "Protects" in line)
     assert "Any 30 days: at most epsilon 4." in protects
     assert "every period adds datasets" not in protects
+    (lasts,) = (line for line in lines if "Lasts" in line)
+    assert lasts.endswith("skips queries until the next period begins.")
 
 
 def test_a_source_says_the_promise_instead_of_a_sum_that_grows() -> None:
