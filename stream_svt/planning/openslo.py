@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NoReturn, TypeAlias
@@ -15,14 +14,9 @@ from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote,
 from stream_svt.settings.questions import NotAsked, QuestionKeys, asked_by
 from stream_svt.settings.sources import MeasureSpec, SourceSpec
 
-_UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-
 
 def _duration(value: object) -> int:
-    match = re.fullmatch(r"([0-9]{1,6})([mhdw])", value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"expected a number and m, h, d or w, such as 5m, found {quote(value)}")
-    return int(match[1]) * _UNITS[match[2]]
+    return 0 if value == "0m" else fields.duration_ms(value)
 
 
 _Shape: TypeAlias = dict[str, Any]
@@ -125,12 +119,11 @@ def _monitors(
         if {"target", "targetPercent"} <= objective.keys() or not 0 <= target < 1:
             wrong = "needs one of target, from 0 to below 1, and targetPercent"
             _refuse(by, wrong, "spec", "objectives", number)
-        policy, asked = _named(
-            objects, "AlertPolicy", by, one["alertPolicyRef"], "alertPolicies", index, "alertPolicyRef"
-        )
-        if len(asked["conditions"]) > 1:
+        place = ("alertPolicies", index, "alertPolicyRef")
+        policy, body = _named(objects, "AlertPolicy", by, one["alertPolicyRef"], *place)
+        if len(body["conditions"]) > 1:
             _refuse(policy, "OpenSLO allows one condition of a policy", "spec", "conditions", 1)
-        reference = asked["conditions"][0]["conditionRef"]
+        reference = body["conditions"][0]["conditionRef"]
         at, alert = _named(objects, "AlertCondition", policy, reference, "conditions", 0, "conditionRef")
         rate = alert["condition"]
         windows, above = -(-rate.get("alertAfter", 0) // window), 100 * rate["threshold"] * (1 - target)
@@ -143,8 +136,9 @@ def _monitors(
         asked = {key: value for key, value in keys.items() if value not in (f"[{step}, {step}]", "0", "1")}
         for key, wrong in _problems(asked, total.name, source):
             last = {"over": "lookbackWindow", "for": "alertAfter"}.get(key.split(".")[0], "threshold")
-            place = (sli, "ratioMetric", "bad") if key == "share.of" else (at, "condition", last)
-            _refuse(place[0], f"as {key}: {wrong}", "spec", *place[1:])
+            if key == "share.of":
+                _refuse(sli, f"as {key}: {wrong}", "spec", "ratioMetric", "bad")
+            _refuse(at, f"as {key}: {wrong}", "spec", "condition", last)
         name = f"{slo}-{one['alertPolicyRef']}" + (f"-{number + 1}" if len(objectives) > 1 else "")
         of = {"source": source.name, "measure": total.name}
         yield name, of | asked | {"threshold": "0", "severity": f"{{{alert['severity']}: 0}}"}

@@ -67,6 +67,7 @@ def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
     [
         (("alertAfter: 90m", "alertAfter: 1h"), "for", None),
         (("    alertAfter: 90m\n", ""), "for", None),
+        (("alertAfter: 90m", "alertAfter: 0m"), "for", None),
         (("alertAfter: 90m", "alertAfter: 2d"), "for", 48),
         (("lookbackWindow: 6h", "lookbackWindow: 1h"), "over", None),
         (("lookbackWindow: 6h", "lookbackWindow: 1w"), "over", ["1h", "1w"]),
@@ -221,12 +222,12 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         (
             ("lookbackWindow: 6h", "lookbackWindow: 0h"),
             "line 45: spec.condition.lookbackWindow",
-            "as over.1",
+            "must be between 1ms",
         ),
         (
             ("lookbackWindow: 6h", "lookbackWindow: 1M"),
             "line 45: spec.condition.lookbackWindow",
-            "expected a number and m, h, d or w",
+            "expected a duration such as",
         ),
         (
             ("severity: page", "severity: Page!"),
