@@ -170,6 +170,29 @@ def test_a_week_in_progress_goes_on_until_its_end() -> None:
     assert (carried.watermarks, carried.begun) == ({"w-{iso_week}": at(0)}, {"w-{iso_week}": at(7)})
 
 
+def test_a_period_of_a_limit_that_renews_goes_on_with_its_balance_and_no_earlier_one_opens() -> None:
+    """Closed on day 33: the third period of 15 days runs, and the second one takes late queries no more."""
+    limit = "every: 15d, from: 2026-01-05, lateness: 6h, limit: {epsilon: 6, per: 30d}"
+    rolling = f"{{generate: 'd-{{date}}', {limit}, unit: one event}}"
+    (generator,) = spec_of(rolling).generators
+    promise = generator.each.unit
+    shown = [
+        spent(EventType.DECLARED, day(15), 0.3),
+        spent(EventType.RETIRED, day(15), 1.5, reason=PERIOD_OVER),
+        spent(EventType.BALANCE, day(30), 0.57),
+    ]
+    shard = closed_in_order(*shown, watermarks={generator.pattern: at(30)})
+    shard.latest_ms = at(33)
+    carried, notes = left(shard, rolling)
+    assert notes == []
+    assert shares(carried) == {day(30): (0.57, 2)}
+    assert (carried.watermarks, carried.begun) == ({generator.pattern: at(30)}, {generator.pattern: at(45)})
+    assert carried.datasets[day(30)].unit == promise == "one event (any 30 days: at most epsilon 6)"
+    successor = spec_of(rolling, carried=msgspec.structs.replace(carried, successor="app"))
+    assert [successor.find(day(number)) for number in (0, 15)] == [None, None]
+    assert [successor.dataset(day(number)).terms.spent_before for number in (30, 45)] == [570_000_000, 0]
+
+
 def test_a_dataset_that_no_query_had_opened_yet_goes_on_whole() -> None:
     wards = DAILY.replace("'d-{date}'", "'{name}-{date}', names: [a, b]")
     balance = spent(EventType.BALANCE, day(3, prefix="a"), 0.5)
