@@ -21,7 +21,7 @@ from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.events import EventReader, Fate
-from stream_svt.sources.sampling import Sample, remedies, sampled
+from stream_svt.sources.sampling import EventSample, remedies, sampled
 from stream_svt.wording import counted
 
 
@@ -64,7 +64,7 @@ async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Fi
     return findings
 
 
-def _findings(source: SourceSpec, sample: Sample, advice: Iterable[str]) -> Iterator[Finding]:
+def _findings(source: SourceSpec, sample: EventSample, advice: Iterable[str]) -> Iterator[Finding]:
     """Yield how many events count, for which measures, why others do not, and what helps."""
     subject, total, good = f"sources.{source.name}", sample.fates.total(), sample.fates[Fate.COUNTED]
     finding = ok if good else problem

@@ -33,19 +33,21 @@ _SPECIAL: Final = re.compile(r"([\\.])")
 
 
 @dataclass
-class Sample:
+class EventSample:
     """How many records would have each fate, and how many of those that count match each measure of the source."""
 
     fates: Counter[Fate] = field(default_factory=Counter)
     matches: Counter[str] = field(default_factory=Counter)
 
 
-def sampled(source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None) -> Sample:
+def sampled(
+    source: SourceSpec, records: Records, now_ms: int, schemas: EventSchemas | None = None
+) -> EventSample:
     """Return what would become of some records, if a counter had looked at each when it was appended.
 
     ``now_ms`` stands for later times of append, which a producer wrote. All schemas must be known, or absent.
     """
-    found, names = Sample(), [one.name for one in source.measures]
+    found, names = EventSample(), [one.name for one in source.measures]
     if source.answers is not None:
         answers = AnswerReader(source, schemas)
         for part in _parts(answers, records):
