@@ -63,7 +63,7 @@ class Engine:
 
     Attributes:
         runners: The monitors in use, by name, in the order in which they read a batch.
-        declared: Most cautious declaration ever made about a query topic, by topic.
+        declared: Most cautious declaration ever made about a query topic or a question's answers, by `declares_about`.
         undeclared: Stored accounts of datasets that are no longer declared.
         retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
         topic_ids: Ids of the topics of the positions, if known.
@@ -191,11 +191,11 @@ class Engine:
         self.accounts.next.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
 
     def declare(self, spec: MonitorSpec) -> None:
-        """Store and announce a monitor's declaration about its topic, if it is more cautious than before."""
-        known = self.declared.get(spec.topic)
+        """Store and announce what a monitor declares about its answers, if it is more cautious than before."""
+        known = self.declared.get(spec.declares_about)
         declared = Declared.by(spec) | known
         if declared != known:
-            self._declare(spec.topic, declared)
+            self._declare(spec.declares_about, declared)
 
     def _declare(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared

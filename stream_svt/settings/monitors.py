@@ -524,6 +524,8 @@ class Declared:
         """
         undercut = {}
         topic, rest = f"topic {spec.topic!r} was declared", "or let the monitor read another query topic"
+        if spec.asks:
+            topic, rest = "answers to its question were declared", "or give the monitor another name"
         if spec.sensitivity < self.sensitivity:
             least = quote(self.sensitivity)
             declared = f"{topic} with sensitivity {least}, and may still contain such answers"

@@ -16,7 +16,7 @@ from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.state import queue_journal
 from stream_svt.monitor.state.accounts import Bounds
 from stream_svt.monitor.takeover import change_spec, change_spec_in_slices, check_spec, close_removed
-from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import (
     FORMS,
@@ -135,3 +135,24 @@ def test_a_monitor_may_be_added_again_with_another_way_to_append(before: str, af
     assert append == ("Append" if after == "plain" else f"{after.title()}Append")
     assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.runs("m1").queued(number) for number in range(3)) > 0
+
+
+def counting(*monitors: str) -> ApplicationSpec:
+    source = "name: s, topic: raw, unit: user, window: 1h, dataset: web"
+    listed = ", ".join(f"{{source: s, epsilon: 1, cutoff: 3, threshold: 5, {one}}}" for one in monitors)
+    datasets = "[{name: web, limit: 50}]"
+    return load_spec(
+        f"{{application: web, sources: [{{{source}}}], datasets: {datasets}, monitors: [{listed}]}}"
+    )
+
+
+def test_what_a_question_declares_holds_for_its_answers_and_not_for_counts():
+    both = counting("name: plain", "name: unusual, usual: {every: 1d, times: 2}")
+    play = Play(both)
+    play.commit()
+    play.crash()
+    check_spec(play.engine, both)
+    change_spec(play.engine, counting("name: plain"))
+    play.commit()
+    with pytest.raises(ConfigError, match="answers to its question were declared"):
+        check_spec(play.engine, counting("name: plain", "name: unusual, for: 5"))

@@ -45,7 +45,7 @@ from stream_svt.settings.carried import Carried, MonitorPosition, MutedSeries
 from stream_svt.settings.datasets import Balance, DatasetSpec
 from stream_svt.settings.document import quote
 from stream_svt.settings.fields import LAST_MS
-from stream_svt.settings.monitors import Declared
+from stream_svt.settings.monitors import Declared, declared_by
 from stream_svt.settings.periods import is_over, length_ms, period_at, period_end, written
 from stream_svt.wording import listed, more
 
@@ -336,7 +336,7 @@ def carry_over(
                 spent, limit = proved or _nothing_left(shown, 1)
                 datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
     topics = dict(spec.carried.topics)
-    declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
+    declarations = declared_by(spec.monitors).items()
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
         topics[topic] = declared_of | topics.get(topic)
     complete = all(one.complete or not (one.gap or one.conflict or one.lost) for one in shards)
