@@ -223,8 +223,8 @@ def _promises(spec: ApplicationSpec | None) -> dict[str, list[str]]:
     """Return what limits that renew promise, under a title."""
     from stream_svt.planning.promises import promises
 
-    found = {} if spec is None else promises(spec, int(time.time() * 1000))
-    return {"Promise": [*found.values()]} if found else {}
+    found = [] if spec is None else promises(spec, int(time.time() * 1000))
+    return {"Promise": found} if found else {}
 
 
 def _of_source(monitor: MonitorSpec, spec: ApplicationSpec | None) -> dict[str, list[str]]:

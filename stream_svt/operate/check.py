@@ -82,7 +82,7 @@ def check_offline(config: Config) -> list[Finding]:
     findings = [
         ok("configuration", f"{config.source}: {size}"),
         ok("memory", takes),
-        *(ok("promise", text) for text in promises(config.spec, int(time.time() * 1000)).values()),
+        *(ok("promise", text) for text in promises(config.spec, int(time.time() * 1000))),
         *(note("configuration", str(one)) for one in config.notes),
         *(note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
         *_far_above(spec.monitors),

@@ -299,7 +299,7 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
     patterns |= dict.fromkeys(one.pattern for one in old.generators)
     said = promises(new, now_ms)
     for one in new.generators:
-        says = [said[one.written]] if one.written in said else []
+        says = [text for text in said if text.startswith(f"{one.written}: ")]
         periods = periods_of(one.pattern)
         each = "a week" if periods.slot == WEEK_SLOT else in_words(periods.length_ms)
         each = each if each.startswith("a ") else f"each {each}"

@@ -279,20 +279,16 @@ def _pattern_problems(where: Where, datasets: _Datasets, generators: Mapping[int
         for earlier, _, line in patterns[:number]:
             if written(earlier) == written(pattern) and earlier != pattern:
                 message = (
-                    f"must be that of the generator of the same name at line {line}, whole periods apart"
+                    f"and from must fit those of the generator at line {line}, which makes the same names"
                 )
-                yield (
-                    ("datasets", index, "every"),
-                    f"{message}: else two ledgers have one name. Or rename one",
-                )
+                yield ("datasets", index, "every"), f"{message}: whole periods apart. Or rename one"
                 return
     seen: set[int] = set()
     for dataset, index in datasets.values():
         for pattern, other, line in patterns if index not in seen else ():
             if pattern != dataset.terms.pattern and period_end(pattern, dataset.name) is not None:
-                wrong = (
-                    f"has a name of generator {quote(written(pattern))} at line {line}: rename one of them"
-                )
+                generator = f"generator {quote(written(pattern))} at line {line}"
+                wrong = f"has a name of {generator}: rename one of them"
             elif (
                 pattern == dataset.terms.pattern
                 and index != other

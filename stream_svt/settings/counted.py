@@ -13,7 +13,7 @@ from stream_svt.settings import fields, questions
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Found, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
-from stream_svt.settings.periods import DAY_MS, in_words, periods_in, written
+from stream_svt.settings.periods import DAY_MS, periods_in, written
 from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
 from stream_svt.wording import SHOWN, listed
 
@@ -192,20 +192,18 @@ def _declaration_problems(number: int, one: DatasetDeclaration, covering: Sequen
         )
     own, periods = (periods_in(text) for text in (source.dataset_pattern, one.pattern))
     if own != periods:
-        wanted = "without generate" if own is None else f"by generate, with {own.slot}"
-        if own and periods and own.slot == periods.slot:
-            wanted += f" and the same every, whole periods of {in_words(own.length_ms)} apart"
-        yield (
-            path,
-            f"source {name} fills {quote(written(source.dataset_pattern))}: declare these datasets {wanted}",
-        )
+        wanted = "without generate" if own is None else f"by generate, with {own.slot} and the same every"
+        filled = quote(written(source.dataset_pattern))
+        yield path, f"source {name} fills {filled}: declare these datasets {wanted}"
     elif (
-        periods and one.from_ and source.answers is None and (periods.origin_ms - _SAMPLE_MS) % source.window
+        source.window
+        and periods
+        and one.from_
+        and (since := (periods.origin_ms - _SAMPLE_MS) % source.window)
     ):
-        begin = one.from_ - timedelta(milliseconds=(periods.origin_ms - _SAMPLE_MS) % source.window)
-        window = fields.duration_text(source.window)
-        message = f"a window of source {name} ({window}) must begin then: write {begin} or"
-        yield (*path, "from"), f"{message} {begin + timedelta(milliseconds=source.window)}"
+        begin, window = one.from_ - timedelta(milliseconds=since), timedelta(milliseconds=source.window)
+        message = f"a window of source {name} must begin then: write {begin} or {begin + window}"
+        yield (*path, "from"), message
     elif periods and source.answers is None and one.lateness <= source.lateness:
         late = fields.duration_text(source.lateness)
         message = f"must be longer than the lateness of source {name} ({late}): the counts of a period's last window"
@@ -228,10 +226,10 @@ def problems(config: ConfigDocument) -> Found:
         if source.name in names:
             yield (*path, "name"), f"source {quote(source.name)} is declared already"
         if source.window and (source.period_ms or 0) % source.window:
-            found = f"found {fields.duration_text(source.window)}: use a shorter window"
+            pattern, found = quote(written(source.dataset_pattern)), fields.duration_text(source.window)
             yield (
                 (*path, "window"),
-                f"must divide the period of {quote(written(source.dataset_pattern))}, {found}",
+                f"must divide the period of {pattern}, found {found}: use a shorter window",
             )
         if source.topic in topics or source.topic == log_topic(config.application):
             yield (

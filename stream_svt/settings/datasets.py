@@ -283,10 +283,7 @@ class DatasetDeclaration(Strict):
         else:
             yield from unused(self)
             if self.limit.per_ms:
-                yield (
-                    "limit",
-                    "per needs periods: declare generate, with every for their length, or remove per",
-                )
+                yield "limit", "per needs periods: declare generate, and every, their length; or remove per"
 
     def _period_problems(self, pattern: str) -> Found:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):
@@ -306,11 +303,8 @@ class DatasetDeclaration(Strict):
         elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
             yield "until", f"would generate more than {MAX_DATASETS} datasets"
         elif self.until is not None and not is_weekly and (rest := (self.until - self.from_) % length):
-            last = self.until - rest
-            yield (
-                "until",
-                f"must be whole periods after from: write {last} or {last + length}, found {self.until}",
-            )
+            days = f"{self.until - rest} or {self.until - rest + length}"
+            yield "until", f"must be whole periods after from: write {days}, found {self.until}"
         # A name may combine with what stands beside it in the pattern: to other letters, or to one more.
         names = self._names if NAME_SLOT in pattern else ()
         for name in {
@@ -335,26 +329,22 @@ class DatasetDeclaration(Strict):
                 yield "looks_back", "is used with a limit per only, such as {epsilon: 4, per: 30d}: remove it"
         elif kind is not Kind.PURE:
             message = (
-                "per is not possible with rho: two runs with rho must not be open at once, and of two periods"
+                "per is impossible with rho: two runs with rho must not be open at once, and of two periods"
             )
             yield "limit", f"{message} each can have one. Write epsilon"
         elif self.every is None and WEEK_SLOT not in pattern:
             half = -(-(per_ms + self.looks_back) // (2 * DAY_MS))
             yield "every", f"is required with a limit per: the length of a period, such as {half}d"
         elif (renewal := self.renewal) and not renewal.share:
-            yield (
-                "limit",
-                f"is too small for {renewal.periods} periods, which each have a part: use longer ones",
-            )
+            yield "limit", f"is too small for parts of {renewal.periods} periods: use longer ones"
 
     @property
     def pattern(self) -> str:
         """The pattern of a generator, with the length and begins of its periods: see `periods.with_length`."""
         if self.from_ is None or self.every is None or WEEK_SLOT in (self.generate or ""):
             return self.generate or ""
-        return with_length(
-            self.generate or "", -(-self.every // DAY_MS) * DAY_MS, fields.midnight_ms(self.from_)
-        )
+        days = -(-self.every // DAY_MS)
+        return with_length(self.generate or "", days, fields.midnight_ms(self.from_) // DAY_MS)
 
     @property
     def renewal(self) -> Renewal | None:

@@ -30,8 +30,9 @@ Watermarks = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Consecutive periods: the slot of their names as it is written, their length, and the begin of one of them."""
+    """Consecutive periods: their slot, also as it is written, their length, and the begin of one of them."""
 
+    text: str
     slot: str
     length_ms: int
     origin_ms: int
@@ -43,8 +44,8 @@ def periods_in(pattern: str) -> Periods | None:
     if (match := _SLOT.search(pattern)) is None:
         return None
     if match[0] == WEEK_SLOT:
-        return Periods(WEEK_SLOT, 7 * DAY_MS, _FIRST_MONDAY_MS)
-    return Periods(DATE_SLOT, int(match[1] or 1) * DAY_MS, int(match[2] or 0) * DAY_MS)
+        return Periods(match[0], WEEK_SLOT, 7 * DAY_MS, _FIRST_MONDAY_MS)
+    return Periods(match[0], DATE_SLOT, int(match[1] or 1) * DAY_MS, int(match[2] or 0) * DAY_MS)
 
 
 def periods_of(pattern: str) -> Periods:
@@ -54,23 +55,15 @@ def periods_of(pattern: str) -> Periods:
     return found
 
 
-def with_length(pattern: str, length_ms: int, from_ms: int) -> str:
-    """Return a pattern whose periods have a length, one of which begins at a moment; both in whole days."""
-    if length_ms == DAY_MS:
-        return pattern
-    days = length_ms // DAY_MS
-    return pattern.replace(DATE_SLOT, f"{{date/{days}d+{from_ms // DAY_MS % days}}}")
+def with_length(pattern: str, days: int, begin: int) -> str:
+    """Return a pattern with the length of its periods in days, and a day since 1970-01-01 at which one begins."""
+    return pattern if days == 1 else pattern.replace(DATE_SLOT, f"{{date/{days}d+{begin % days}}}")
 
 
 def written(pattern: str) -> str:
     """Return a pattern as a configuration has it."""
-    return _SLOT.sub(lambda match: f"{match[0].split('/')[0].rstrip('}')}}}", pattern)
-
-
-def slot_in(pattern: str) -> str:
-    """Return the slot of a pattern as it stands there; "" for a name without one."""
-    match = _SLOT.search(pattern)
-    return match[0] if match else ""
+    periods = periods_in(pattern)
+    return pattern if periods is None else pattern.replace(periods.text, periods.slot)
 
 
 @cache

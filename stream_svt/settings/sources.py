@@ -31,7 +31,6 @@ from stream_svt.settings.periods import (
     in_words,
     period_name,
     periods_in,
-    slot_in,
     written,
 )
 from stream_svt.settings.questions import Question
@@ -332,7 +331,7 @@ def _matches_some(pattern: str, name: str) -> bool:
                 places.add(place + 1)
         return places
 
-    slot = slot_in(name)
+    slot = periods.slot if (periods := periods_in(name)) else ""
     before, _, after = name.partition(slot) if slot else (name, "", "")
     period = [_DIGIT if one == "0" else one for one in _PERIOD_SHAPES.get(slot, "")]
     places = with_empty({0})
@@ -502,10 +501,10 @@ class SourceSpec(Strict):
 
     def with_periods(self, declared: Iterable[DatasetDeclaration]) -> SourceSpec:
         """Return the source with the length and begins of the periods of the declaration that it fills."""
-        found = next((one.pattern for one in declared if any(map(self.covers, one.samples(0)))), "")
-        if not found:
+        found = (periods_in(one.pattern) for one in declared if any(map(self.covers, one.samples(0))))
+        if (periods := next(found, None)) is None:
             return self
-        pattern = self.dataset_pattern.replace(DATE_SLOT, slot_in(found))
+        pattern = self.dataset_pattern.replace(DATE_SLOT, periods.text)
         changed: dict[str, Any] = {"dataset": self._dataset.model_copy(update={"pattern": pattern})}
         if self.answers is not None:
             changed = {"answers": self.answers.model_copy(update=changed)}

@@ -92,13 +92,13 @@ DATASET_KEYS = {
     "from": (DAYS, DAYS.replace("01-05", "01-07"), "another first day"),
     "until": (WEEKS, WEEKS.replace("until: 2026-01-19", "until: 2026-01-26"), "+ dataset w-2026-w04"),
     "lateness": (WEEKS, f"{WEEKS}, lateness: 2h", "~ 2 datasets (w-2026-w02, w-2026-w03)"),
-    "horizon": (NAMED, f"{NAMED}, horizon: 90d", "~ 2 datasets (a, b)"),
     "every": (DAYS, f"{DAYS}, every: 2d", "+ generator d-{date}: one dataset each 2 days"),
     "looks_back": (
         ROLLING,
         f"{ROLLING}, looks_back: 7d",
         "epsilon 1.333333333 each, for one stay (any 30 days: at most epsilon 4) -> epsilon 1 each",
     ),
+    "horizon": (NAMED, f"{NAMED}, horizon: 90d", "~ 2 datasets (a, b)"),
     "limit": (DAYS, DAYS.replace("limit: 4", "limit: 5"), "epsilon 4 each, for one stay -> epsilon 5 each"),
     "unit": (
         DAYS,

@@ -35,48 +35,56 @@ SAID = (
 
 @pytest.mark.parametrize(("day", "begin"), [(-9, "01-05"), (0, "01-20"), (14.9, "01-20"), (15, "02-04")])
 def test_a_promise_names_its_periods_and_the_next_begin(day: float, begin: str) -> None:
-    said = promises(spec(ROLLING), at(day))
-    assert said == {"d-{date}": f"{SAID} The next one begins at 2026-{begin} 00:00:00 UTC."}
+    for one in (spec(ROLLING), spec(ROLLING).at(at(day))):
+        assert promises(one, at(day)) == [f"{SAID} The next one begins at 2026-{begin} 00:00:00 UTC."]
 
 
 def test_a_promise_names_the_look_back_and_the_names() -> None:
     named = ROLLING.replace("d-{date}", "{name}-{date}").replace(
         "every", "names: [a, b], looks_back: 28d, every"
     )
-    (said,) = promises(spec(named), at(1)).values()
+    more = named.replace("[a, b]", "[c]").replace("epsilon: 4", "epsilon: 5")
+    said, other = promises(spec(named, more), at(1))
     assert (
-        "for at most 5 periods read them and 28 days of look-back: each of 15 days, with epsilon 0.8." in said
+        "in any 30 days and 28 days of look-back cost at most epsilon 4, for at most 5 periods read them"
+        in said
     )
-    assert "That holds for each of 2 names: a unit with several loses the sum." in said
+    assert (
+        "each of 15 days, with epsilon 0.8. That holds for each of 2 names: a unit with several loses" in said
+    )
+    assert "epsilon 5" in other
 
 
 @pytest.mark.parametrize(
-    ("day", "adds"),
-    [(1, True), (59.9, True), (60, False)],
+    ("day", "count"),
+    [(1, 2), (59.9, 2), (60, 1)],
     ids=["in the first", "30 days after its end, but a moment", "30 days after its end"],
 )
 def test_a_second_generator_adds_its_limit_until_the_reach_of_the_first_is_over(
-    day: float, adds: bool
+    day: float, count: int
 ) -> None:
-    (said,) = promises(spec(UNTIL, MORE), at(day)).values()
-    assert "cost at most epsilon 5" in said
-    text = "Until 2026-03-06 00:00:00 UTC the limit epsilon 4 of the periods before comes on top."
-    assert (text in said) is adds
+    *first, second = promises(spec(UNTIL, MORE), at(day))
+    assert len(first) == count - 1
+    assert "cost at most epsilon 5" in second
+    for said in first:
+        begins = " The next one begins at 2026-01-20 00:00:00 UTC." if day == 1 else ""
+        adds = "until 2026-03-06 00:00:00 UTC this limit and later ones add up."
+        assert said == f"{SAID}{begins} The last one ends at 2026-02-04 00:00:00 UTC; {adds}"
 
 
 def test_generators_with_one_promise_do_not_add_up() -> None:
-    (said,) = promises(spec(UNTIL, LATER.replace("lateness: 1h", "lateness: 2h")), at(1)).values()
-    assert "on top" not in said
+    (said,) = promises(spec(UNTIL, LATER.replace("lateness: 1h", "lateness: 2h")), at(1))
+    assert "add up" not in said
 
 
-def test_the_last_period_of_a_generator_with_an_end_is_named() -> None:
-    (said,) = promises(spec(UNTIL), at(16)).values()
-    assert said.endswith("No period begins after 2026-02-04 00:00:00 UTC.")
-    assert promises(spec(UNTIL), at(61)) == {}, "its reach is over"
+def test_of_a_generator_with_an_end_no_period_is_named_after_the_last_one() -> None:
+    (said,) = promises(spec(UNTIL), at(16))
+    assert "The next one" not in said
+    assert promises(spec(UNTIL), at(61)) == [], "its reach is over"
 
 
 def test_a_dataset_without_a_limit_that_renews_promises_nothing_for_a_time() -> None:
-    assert promises(spec(ROLLING.replace("{epsilon: 4, per: 30d}", "4")), at(1)) == {}
+    assert promises(spec(ROLLING.replace("{epsilon: 4, per: 30d}", "4")), at(1)) == []
 
 
 def refused(old: ApplicationSpec, new: ApplicationSpec, day: float = 20) -> list[str]:

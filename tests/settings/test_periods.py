@@ -149,7 +149,7 @@ def test_a_period_of_several_days_has_the_name_of_its_first_day() -> None:
 @pytest.mark.parametrize("days", [1, 2, 7, 15, 30, 365])
 @pytest.mark.parametrize("offset", [0, 1, 6, 364])
 def test_the_period_of_every_moment_has_one_name_and_one_end(days: int, offset: int) -> None:
-    pattern = with_length("d-{date}", days * DAY_MS, at(offset))
+    pattern = with_length("d-{date}", days, at(offset) // DAY_MS)
     assert written(pattern) == "d-{date}"
     for moment in (at(offset + number / 2) + shift for number in range(-5, 3 * days) for shift in (0, -1)):
         begin, end = period_at(pattern, moment)
@@ -178,7 +178,7 @@ def test_the_period_of_every_moment_has_one_name_and_one_end(days: int, offset: 
         ("30d}", "0d}", "limit", "must be between 1ms and 100 years"),
         ("30d}", "30}", "limit", "the unit is missing"),
         (", per: 30d", ", in: 30d", "limit", "expected one measure"),
-        ("epsilon: 4", "epsilon: 1e-9", "limit", "is too small for 3 periods"),
+        ("epsilon: 4", "epsilon: 1e-9", "limit", "is too small for parts of 3 periods"),
         ("{epsilon: 4, per: 30d}", "4, looks_back: 1d", "looks_back", "is used with a limit per only"),
         (
             "from: 2026-01-05",
@@ -198,7 +198,7 @@ def test_a_problem_of_a_limit_that_renews_is_named(old: str, new: str, key: str,
 def test_a_limit_that_renews_needs_periods() -> None:
     field, message = refusal("name: d, unit: x, limit: {epsilon: 4, per: 30d}")
     assert field == "datasets[0].limit"
-    assert "per needs periods: declare generate" in message
+    assert "per needs periods: declare generate, and every" in message
 
 
 def test_weeks_may_renew_too() -> None:
@@ -217,7 +217,7 @@ def test_generators_of_one_name_have_the_same_periods() -> None:
     for wrong in (later.replace("15d", "10d"), later.replace("02-04", "02-05")):
         field, message = refusal(until, wrong)
         assert field == "datasets[1].every"
-        assert "must be that of the generator of the same name at line 3" in message
+        assert "and from must fit those of the generator at line 3, which makes the same names" in message
 
 
 # -- sources --------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ monitors: [{name: busy, source: hits, epsilon: 0.1, cutoff: 1, threshold: 5, exp
         (
             [("window: 1h", "window: 5d")],
             "datasets[0].from",
-            "a window of source 'requests' (5d) must begin then: write 2026-11-27 or 2026-12-02",
+            "a window of source 'requests' must begin then: write 2026-11-27 or 2026-12-02",
         ),
         ([("every: 15d, ", "")], "datasets[0].every", "is required with a limit per"),
         (
@@ -313,7 +313,7 @@ def test_a_run_over_three_periods_spends_a_share_in_each() -> None:
     play.roll(at(46))
     play.roll(at(46))
     assert play.stored == [f"d/{day(45)}"]
-    assert watermarks(play) == {with_length("d-{date}", 15 * DAY_MS, at(0)): 45}
+    assert watermarks(play) == {with_length("d-{date}", 15, at(0) // DAY_MS): 45}
     retired = [event.data.dataset for event in play.events if event.type is EventType.RETIRED]
     assert retired == [day(0), day(15), day(30)]
     assert not play.ask(day(30), at(46.5)), "no period opens twice"
@@ -350,7 +350,7 @@ SHARE = 4 * 10**9 // 3
 
 def carried(**changes):
     """Return what a successor of an application takes over on day 40: the third period runs."""
-    pattern = with_length("d-{date}", 15 * DAY_MS, at(0))
+    pattern = with_length("d-{date}", 15, at(0) // DAY_MS)
     balance = Balance("a stay (any 30 days: at most epsilon 4)", Kind.PURE, SHARE, SHARE, 10**9)
     known = {
         "application": "app",
