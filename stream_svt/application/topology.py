@@ -59,6 +59,12 @@ def counts_topics(config: Config) -> list[str]:
     return [source.counts_topic(config.spec.application) for source in config.spec.sources]
 
 
+def asked_topics(config: Config) -> list[str]:
+    """Return the topics of counts that their counter reads, too: monitors ask questions about earlier windows."""
+    asked = (source for source in config.spec.sources if config.spec.window_list(source).questions)
+    return [source.counts_topic(config.spec.application) for source in asked]
+
+
 def log_topics(config: Config) -> list[str]:
     """Return the topic of the event log of the application's sources, if it has any."""
     return [log_topic(config.spec.application)] if config.spec.sources else []

@@ -20,7 +20,7 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import TopicAuthorizationFailedError
 
 from stream_svt.application.config import Config
-from stream_svt.application.topology import Topology, counts_topics, raw_topics, retention_of
+from stream_svt.application.topology import Topology, asked_topics, counts_topics, raw_topics, retention_of
 from stream_svt.errors import BrokerError
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import Cluster, Fenced
@@ -63,7 +63,7 @@ async def try_counter_permissions(config: Config, cluster: Cluster, topology: To
     """Try every action of a counter that needs a permission, on the topics that exist."""
     name, trial = config.spec.application, _Trial(config, cluster, topology)
     log, ids = log_topic(name), f"{name}-sources-"
-    await trial.read(*raw_topics(config), log, config.topics.config)
+    await trial.read(*raw_topics(config), log, config.topics.config, *asked_topics(config))
     await trial.write(f"{ids}check", log, *counts_topics(config))
     await trial.delete(log)
     await trial.join(f"{name}-counters")

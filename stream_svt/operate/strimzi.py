@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from stream_svt.application.config import Config
-from stream_svt.application.topology import counts_topics, created_topics, log_topics, raw_topics
+from stream_svt.application.topology import (
+    asked_topics,
+    counts_topics,
+    created_topics,
+    log_topics,
+    raw_topics,
+)
 from stream_svt.operate.check import topic_settings
 
 _LONGEST_NAME: Final = 63
@@ -56,6 +62,7 @@ def grants(config: Config) -> dict[str, list[Acl]]:
             *topics(raw_topics(config), "Read", "DescribeConfigs"),
             *topics(log_topics(config), "Read", "Write", "Delete", "DescribeConfigs"),
             *topics(counts, "Write", "DescribeConfigs"),
+            *topics(asked_topics(config), "Read"),
             *topics([own.config], "Read"),
             Acl("group", f"{name}-counters", ["Read"]),
             Acl("transactionalId", f"{name}-sources-", ["Write"], prefixed=True),

@@ -23,6 +23,10 @@ async def test_a_counter_counts_and_a_worker_tests_with_the_printed_permissions_
 ):
     servers = secure_broker.bootstrap_servers
     async with Counting(servers, topics.name("web"), directory=tmp_path).on_stage() as scene:
+        scene.more = (
+            "  - {name: lasting, source: web, measure: users, epsilon: 1, cutoff: 1, threshold: 20, for: 2, "
+            "expected_queries: 10000}\n"
+        )
         printed = strimzi.grants(scene.config())
         for role, user in (("counter", COUNTER), ("worker", WORKER)):
             for acl in printed[role]:
@@ -45,4 +49,9 @@ async def test_a_counter_counts_and_a_worker_tests_with_the_printed_permissions_
         await scene.visit(400)
         (alert,) = await scene.alerted(1)
         assert (alert.dataset, alert.monitor, alert.series) == ("shop", "many", "a")
+
+        async def answered() -> bool:
+            return bool(await scene.answers("lasting"))
+
+        await until(answered)
         await scene.stop(worker)

@@ -149,6 +149,14 @@ def test_a_counter_alone_reads_raw_topics_and_writes_counts_and_deletes_from_its
     assert topics["shop.visits.counts"]["config"]["message.timestamp.type"] == "CreateTime"
 
 
+def test_a_counter_reads_the_counts_that_questions_read():
+    head, _, _ = TEXT.format(servers=STRIMZI, login="").partition("datasets:")
+    text = head.replace(', state: "Trusted_state"', "") + SOURCE
+    asking = parse_config(text.replace("cutoff: 3,", "cutoff: 3, for: 3,"))
+    more = granted("counter", asking) - granted("counter", counting())
+    assert more == {("read", "topic", ".visits.counts")}
+
+
 def test_who_has_nothing_to_do_is_not_printed():
     assert "counter" not in grants(config())
     assert "producer" not in grants(counting())
