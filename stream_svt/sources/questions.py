@@ -58,8 +58,9 @@ class ClosedCounts:
         self.since = max(self.since, window)
         for begin in [one for one in self._counts if one < window]:
             del self._counts[begin]
-        used = {names for of_window in self._counts.values() for names, _ in of_window.values()}
-        self._lists = {names: names for names in used}
+        lists = (names for of_window in self._counts.values() for names, _ in of_window.values())
+        # Windows share their lists: each is hashed once, and not once a window.
+        self._lists = {names: names for names in {id(names): names for names in lists}.values()}
 
     def of(self, window: int, datasets: Sequence[str], measure: str, series: tuple[str, ...]) -> Values:
         """Return the counts of a window by datasets and series."""
@@ -118,9 +119,11 @@ class Asked:
             _least(one, other)
             for one, other in zip(_means(values, short), _means(values, long), strict=False)
         ]
-        values = _sums(values, *self._question.excess)
-        values = _ordered(values, *self._question.holds)
-        return values[0] if values else _nothing(len(datasets), len(self._series))
+        windows, at_least = self._question.holds
+        if len(values) < windows:
+            return _nothing(len(datasets), len(self._series))
+        sums = [_sums(values[first:], *self._question.excess) for first in range(windows)]
+        return _ordered(sums, at_least)
 
     def _compared(self, window: int) -> Values:
         """Return what a window has more than usual, or its share, or its counts."""
@@ -154,43 +157,41 @@ def _nothing(datasets: int, series: int) -> Values:
     return Values(np.zeros((datasets, series), np.int64), np.zeros((datasets, series), np.bool_))
 
 
-def _windows(values: Sequence[Values], count: int) -> list[tuple[Integers, Mask]]:
-    """Return each ``count`` values that follow each other, stacked, and where all of them are known."""
-    firsts = range(len(values) - count + 1)
-    parts = [values[first : first + count] for first in firsts]
-    return [
-        (np.stack([one.steps for one in part]), np.logical_and.reduce([one.known for one in part]))
-        for part in parts
-    ]
-
-
 def _means(values: Sequence[Values], count: int) -> list[Values]:
     """Return the means of the last ``count`` values, rounded down."""
     if count == 1:
         return [*values]
-    return [Values(steps.sum(axis=0) // count, known) for steps, known in _windows(values, count)]
+    found = list[Values]()
+    steps = known = np.zeros(1, np.int64)
+    for number, one in enumerate(values):
+        steps, known = steps + one.steps, known + one.known
+        if number >= count:
+            before = values[number - count]
+            steps, known = steps - before.steps, known - before.known
+        if number >= count - 1:
+            found.append(Values(steps // count, known == count))
+    return found
 
 
 def _least(one: Values, other: Values) -> Values:
     return Values(np.minimum(one.steps, other.steps), one.known & other.known)
 
 
-def _sums(values: Sequence[Values], usual: int, most: int) -> list[Values]:
-    """Return the largest sums of what the last 1 to ``most`` values, or all there are, have more than usual."""
+def _sums(values: Sequence[Values], usual: int, most: int) -> Values:
+    """Return the largest sum of what the last 1 to ``most`` values, or all there are, have more than usual."""
     if most == 1:
-        return [*values]
-    found = []
-    for first in range(len(values)):
-        [(steps, known)] = _windows(values[first : first + most], min(most, len(values) - first))
-        found.append(_limited(np.cumsum(steps - usual, axis=0).max(axis=0), known))
-    return found
+        return values[0]
+    highest = total = values[0].steps - usual
+    known = values[0].known
+    for one in values[1:most]:
+        total = total + one.steps - usual
+        highest, known = np.maximum(highest, total), known & one.known
+    return _limited(highest, known)
 
 
-def _ordered(values: Sequence[Values], windows: int, at_least: int) -> list[Values]:
-    """Return what at least so many of the last values have."""
-    if windows == 1:
-        return [*values]
-    return [
-        Values(np.sort(steps, axis=0)[windows - at_least], known)
-        for steps, known in _windows(values, windows)
-    ]
+def _ordered(values: Sequence[Values], at_least: int) -> Values:
+    """Return what at least so many of some values have."""
+    if len(values) == 1:
+        return values[0]
+    known = np.logical_and.reduce([one.known for one in values])
+    return Values(np.sort(np.stack([one.steps for one in values]), axis=0)[len(values) - at_least], known)

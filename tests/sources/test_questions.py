@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import floor
@@ -202,3 +203,18 @@ def test_counts_in_several_records_are_one_list():
     closed.add(0, "d", ALL, ("/a",), np.array([5]))
     closed.add(0, "d", ALL, ("/b",), np.array([7]))
     assert closed.of(0, ("d",), ALL, ("/a", "/b")).steps.tolist() == [[5, 7]]
+
+
+def test_long_questions_take_memory_for_the_windows_that_they_read_once():
+    asked, series = question(mean=200, over=(1, 200), excess=(0, 50)), tuple(map(str, range(500)))
+    closed = ClosedCounts(0, (ALL,))
+    for at in range(448):
+        closed.add(at * HOUR, "d", ALL, series, np.full(500, 3))
+    about = Asked(asked, closed, lambda _: ("d",), series, HOUR)
+    tracemalloc.start()
+    found = about.about(447 * HOUR)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.known.all()
+    assert found.steps[0].tolist() == [150] * 500
+    assert most < 3 * 448 * 500 * 9
