@@ -35,7 +35,7 @@ from stream_svt.settings.monitors import (
     declared_by,
     effects,
 )
-from stream_svt.settings.periods import WEEK_SLOT, in_words, length_ms, periods_of, written
+from stream_svt.settings.periods import length_ms, periods_of, written
 from stream_svt.wording import listed
 
 NAMES_SHOWN = 3
@@ -295,14 +295,12 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
     before, after = (
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
     )
-    patterns = dict.fromkeys(one.terms.pattern for one in old.datasets if one.terms.pattern)
-    patterns |= dict.fromkeys(one.pattern for one in old.generators)
+    patterns = {one.terms.pattern for one in old.datasets} | {one.pattern for one in old.generators}
     said = promises(new, now_ms)
     for one in new.generators:
         says = [text for text in said if text.startswith(f"{one.written}: ")]
-        periods = periods_of(one.pattern)
-        each = "a week" if periods.slot == WEEK_SLOT else in_words(periods.length_ms)
-        each = each if each.startswith("a ") else f"each {each}"
+        words = periods_of(one.pattern).words
+        each = words if words.startswith("a ") else f"each {words}"
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:

@@ -26,7 +26,7 @@ def promises(spec: ApplicationSpec, now_ms: int) -> list[str]:
     ]
     lines = []
     for from_ms, until_ms, pattern, renewal, names in sorted(found, key=lambda one: one[:3]):
-        if renewal and now_ms < (over_ms := until_ms + renewal.reach_ms):
+        if renewal and now_ms < (over_ms := until_ms + renewal.per_ms + renewal.looks_back_ms):
             lines.append(f"{written(pattern)}: {_promise(renewal, names)}")
             if (begin := max(from_ms, period_at(pattern, now_ms)[1])) < until_ms:
                 lines[-1] += f" The next one begins at {utc(begin)}."

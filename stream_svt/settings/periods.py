@@ -20,7 +20,6 @@ _SLOT = re.compile(r"\{(?:iso_week|date(?:/([1-9][0-9]{0,5})d\+([0-9]{1,6}))?)\}
 
 Only programs write the longer form: states and carried-over files hold it, so that a pattern alone tells its periods.
 """
-_FIRST_MONDAY_MS = 4 * DAY_MS
 END_OF_TIME_MS = 253_402_300_800_000
 """End of the year 9999."""
 
@@ -37,6 +36,11 @@ class Periods:
     length_ms: int
     origin_ms: int
 
+    @property
+    def words(self) -> str:
+        """The length in words."""
+        return "a week" if self.slot == WEEK_SLOT else in_words(self.length_ms)
+
 
 @cache
 def periods_in(pattern: str) -> Periods | None:
@@ -44,7 +48,7 @@ def periods_in(pattern: str) -> Periods | None:
     if (match := _SLOT.search(pattern)) is None:
         return None
     if match[0] == WEEK_SLOT:
-        return Periods(match[0], WEEK_SLOT, 7 * DAY_MS, _FIRST_MONDAY_MS)
+        return Periods(WEEK_SLOT, WEEK_SLOT, 7 * DAY_MS, 4 * DAY_MS)  # 1970-01-05 is a Monday
     return Periods(match[0], DATE_SLOT, int(match[1] or 1) * DAY_MS, int(match[2] or 0) * DAY_MS)
 
 
@@ -122,9 +126,8 @@ def in_words(ms: int) -> str:
 class Renewal:
     """A limit, in ledger units of epsilon, for the events whose own time lies in any ``per_ms``.
 
-    Questions read no window that begins more than ``looks_back_ms`` before the one tested. So the ledgers of
-    `periods` consecutive periods at most are charged for these events (docs/privacy-guarantee.md), and their losses
-    add up: each has a `share` of the limit.
+    Questions read windows up to ``looks_back_ms`` before the one tested. So at most `periods` ledgers are charged for
+    these events (docs/privacy-guarantee.md), and each has a `share` of the limit.
     """
 
     limit: int
@@ -133,14 +136,9 @@ class Renewal:
     length_ms: int
 
     @property
-    def reach_ms(self) -> int:
-        """How long after its begin the tests end that read the events of ``per_ms``."""
-        return self.per_ms + self.looks_back_ms
-
-    @property
     def periods(self) -> int:
-        """The most periods that an interval of `reach_ms` touches, wherever it begins."""
-        return -(-self.reach_ms // self.length_ms) + 1
+        """The most periods that an interval of ``per_ms`` and ``looks_back_ms`` touches, wherever it begins."""
+        return -(-(self.per_ms + self.looks_back_ms) // self.length_ms) + 1
 
     @property
     def share(self) -> int:

@@ -28,7 +28,6 @@ from stream_svt.settings.periods import (
     NAME_SLOT,
     SLOTS,
     WEEK_SLOT,
-    in_words,
     period_name,
     periods_in,
     written,
@@ -488,10 +487,7 @@ class SourceSpec(Strict):
     def unit_text(self) -> str:
         """The privacy unit of its datasets in words, which are stored with each ledger and never change."""
         periods = periods_in(self.dataset_pattern)
-        within = (
-            f" in {'a week' if periods.slot == WEEK_SLOT else in_words(periods.length_ms)}" if periods else ""
-        )
-        return f"all events of one `{self.unit}`{within}"
+        return f"all events of one `{self.unit}`{f' in {periods.words}' if periods else ''}"
 
     @property
     def period_ms(self) -> int | None:

@@ -114,7 +114,7 @@ def test_the_ledgers_of_any_time_add_up_to_the_limit_at_most(
     limit: int, per: int, back: int, length: int, begin: int
 ) -> None:
     renewal = Renewal(limit, per, back, length)
-    charged = (begin + renewal.reach_ms) // length - begin // length + 1
+    charged = (begin + per + back) // length - begin // length + 1
     assert charged * renewal.share <= limit
     assert (renewal.share + 1) * renewal.periods > limit, "rounded down to ledger units, and no further"
 
