@@ -77,6 +77,7 @@ class EventLog:
         """Add the durable counts of a source's closed windows."""
         topic = source.counts_topic(self._application)
         doing = f"reading topic {topic!r}"
+        await self.brokers_time()  # as in `replay`: the counts of the last tick may be without their marks
         places = [TopicPartition(topic, number) for number in range(self._counts.partitions)]
         async with kafka.started(self._cluster.reader(fetch_wait_ms=FETCH_WAIT_MS), doing) as reader:
             async with kafka.deadline(kafka.CALL_DEADLINE, doing, "READ"):

@@ -179,7 +179,10 @@ class Counter(SourceCounter):
             self._asking = None
             self._is_cut.clear()
         if is_over and self._closed is not None:
-            self._closed.forget_before(min((begin for begin, _ in self._asked()), default=self._closed.since))
+            if asked := self._asked():
+                self._closed.forget_before(min(begin for begin, _ in asked))
+            else:
+                self._closed = None  # without end more windows would be kept
 
     # -- inside
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import numpy as np
 import pytest
 
 from stream_svt.counting.event_log import EventLog, LogBroken
@@ -13,8 +14,10 @@ from stream_svt.kafka.clients import Cluster, Fenced
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.sections import KafkaConfig
-from stream_svt.sources.counts import CountsRecord
+from stream_svt.sources.counts import CountsRecord, records_of
 from stream_svt.sources.log import Pairs, Read
+from stream_svt.sources.questions import ClosedCounts
+from stream_svt.sources.ticks import TickClock
 from tests.support import records
 from tests.support.sources import WEB
 from tests.support.topics import CLOCK, create_topics
@@ -151,3 +154,18 @@ async def test_a_log_with_producers_timestamps_is_refused(made, topics):
     await create_topics(made.servers, {f"{other}.sources": 8})
     with pytest.raises(ConfigError, match="LogAppendTime"):
         await (await made(other)).brokers_time()
+
+
+async def test_counts_of_a_transaction_that_has_just_ended_are_recalled(made):
+    log = await made()
+    listed, begin = SOURCE.window_list(), TICK_MS // SOURCE.window * SOURCE.window
+    tick, measures = TickClock.of(SOURCE).close_of(begin), [one.name for one in listed.measures]
+    counts = records_of(SOURCE, listed, begin, tick, np.full(listed.cells, 7))
+    await log.write(SOURCE, entries(1), counts)
+    closed, written = ClosedCounts(begin, measures), log.written
+    await log.recall(SOURCE, closed)
+    assert log.written == written + 1  # by then the brokers have ended the transaction before
+    datasets = [SOURCE.dataset_at(begin, name) for name in listed.datasets]
+    found = closed.of(begin, datasets, measures[0], listed.series)
+    assert found.known.all()
+    assert (found.steps == 7).all()

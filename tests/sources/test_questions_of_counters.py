@@ -191,6 +191,22 @@ def test_a_monitor_that_is_added_asks_from_the_windows_not_opened_yet_and_reads_
     assert first < 17
 
 
+def test_a_counter_keeps_no_counts_once_its_last_question_is_removed():
+    play = Play(application("lasting"))
+    play.lists.append((T + 4 * MINUTE - 16 * MINUTE, application().window_list(play.source)))
+    asked = dict.fromkeys(range(30), 0)
+    for number in asked:
+        before = len(play.counts)
+        play.window(number, [("u", "/", 200)])
+        asked[number] = len(play.counts) - before
+    assert {*asked.values()} == {2, 3}
+    assert play.counter._closed is None  # what it takes is not shown elsewhere
+    play.lists.append((T + 30 * MINUTE, play.spec.window_list(play.source)))
+    for number in range(30, 50):
+        play.window(number, [("u", "/", 200)])
+    assert [measure for measure, *_ in decoded(play.spec, play.counts[-1])] == ["monitor lasting"] * 2
+
+
 def test_rows_of_a_monitor_that_is_not_declared_are_skipped_and_not_rejected():
     play = Play(application("lasting"))
     for number in range(3):
