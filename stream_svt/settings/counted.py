@@ -304,12 +304,9 @@ def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) 
         return
     back_ms = questions.asked_by(monitor.name, monitor, monitor.measure, source).look_back * source.window
     for one in config.datasets:
-        renewal = (
-            one.renewal
-            if one.generate is not None and any(map(source.covers, one.samples(_SAMPLE_MS)))
-            else None
-        )
-        if one.generate is not None and (renewal is None or renewal.looks_back_ms < back_ms):
+        if one.generate is None or not any(map(source.covers, one.samples(_SAMPLE_MS))):
+            continue
+        if one.renewal is None or one.renewal.looks_back_ms < back_ms:
             back = fields.duration_text(back_ms)
             message = f"reads {back} back, into earlier periods of {quote(one.generate)}, where one person has other"
             remedy = f"declare them with a limit per time and looks_back: {back}, or without generate"
@@ -319,6 +316,7 @@ def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) 
 def notes(config: ConfigDocument) -> Iterator[tuple[Any, str]]:
     """Yield advice about sources that are allowed but may be unintended."""
     tested = {(one.source, one.measure or "") for one in config.monitors}
+    tested |= {(one.source, one.share.of) for one in config.monitors if one.share is not None}
     sizes = {one.name: len(one.series_names) for one in config.sources}
     for number, monitor in enumerate(config.monitors):
         sweep, size = monitor.append, sizes.get(monitor.source or "", 0)

@@ -132,8 +132,12 @@ def test_wrong_questions_are_refused(question: str, message: str):
     [
         ("10 /", "has no threshold of /search"),
         ("10 /\n20 /search\n30 /", "line 3: '/' occurs twice"),
-        ("10 /\nmany /search", "line 2: expected a whole number and a series, found 'many /search'"),
-        ("10 /\n20", "line 2: expected a whole number and a series, found '20'"),
+        (
+            "10 /\nmany /search",
+            "line 2: expected a whole number up to 2^40 and a series, found 'many /search'",
+        ),
+        ("10 /\n20", "line 2: expected a whole number up to 2^40 and a series, found '20'"),
+        (f"10 /\n{2**40 + 1} /search", "line 2: expected a whole number up to 2^40"),
     ],
 )
 def test_wrong_files_of_thresholds_are_refused(file: str, message: str):
@@ -168,3 +172,14 @@ def test_what_is_usual_is_read_over_borders_of_periods_that_count_it(declared: s
         return
     with pytest.raises(ConfigError, match=r"usual: reads 674h back, into earlier periods of 'web-.date.'"):
         application(question, dataset="web-{date}", declared=declared)
+
+
+def test_borders_of_datasets_of_others_do_not_matter_to_what_is_usual():
+    other = '{generate: "shop-{date}", from: 2026-11-23, limit: 4, unit: one basket'
+    assert asked(application("threshold: 5, usual: {every: 7d}", declared=f"{DATASET}}}, {other}")).usual
+
+
+def test_a_measure_that_a_share_is_of_is_tested():
+    spec = application("threshold: 5, share: {of: errors, above: 1%}")
+    untested = [note.message for note in spec.notes if "no monitor tests" in note.message]
+    assert untested == ["no monitor tests measure 'events' of source 'requests'"]
