@@ -129,7 +129,11 @@ def closed_record(
     last = table.num_rows - 1
     if "closed" in table.column_names and table["closed"][last].as_py():
         table = table.slice(0, last)
-    series = tuple(table["series"].to_pylist()) if source.series else ("",)
+    series: tuple[str, ...] = ("",)
+    if source.series:
+        column = table["series"].combine_chunks()
+        names = column.dictionary.to_pylist()
+        series = tuple(names[code] for code in column.indices.to_pylist())
     return ClosedRecord(window, key.decode(), measure.decode(), series, table["value"].to_numpy())
 
 
