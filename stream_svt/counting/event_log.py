@@ -20,6 +20,7 @@ from stream_svt.settings.sources import LOG_PARTITIONS, SourceSpec, log_topic
 from stream_svt.sources.counts import CountsRecord, closed_record
 from stream_svt.sources.log import Entry, decode, encode
 from stream_svt.sources.questions import ClosedCounts
+from stream_svt.sources.ticks import TickClock
 
 FETCH_WAIT_MS: Final = 10
 """Milliseconds that a fetch of the log waits at the brokers: its end is known, so no record is awaited."""
@@ -75,7 +76,7 @@ class EventLog:
 
     async def recall(self, source: SourceSpec, closed: ClosedCounts) -> None:
         """Add the durable counts of a source's closed windows."""
-        topic = source.counts_topic(self._application)
+        topic, clock = source.counts_topic(self._application), TickClock.of(source)
         doing = f"reading topic {topic!r}"
         await self.brokers_time()  # as in `replay`: the counts of the last tick may be without their marks
         places = [TopicPartition(topic, number) for number in range(self._counts.partitions)]
@@ -85,7 +86,11 @@ class EventLog:
                 starts = await reader.offsets_for_times(dict.fromkeys(places, max(closed.since, 0)))
             for place in (one for one in places if starts.get(one) is not None):
                 async for record in kafka.read_partition(reader, place, starts[place].offset, doing):
-                    if found := closed_record(source, record.key, record.value, dict(record.headers)):
+                    # Of windows that are asked at each tick most records are of no close: they are not decoded.
+                    is_close = clock.window_at(begin := record.timestamp - clock.closes_after_ms) == begin
+                    if is_close and (
+                        found := closed_record(source, record.key, record.value, dict(record.headers))
+                    ):
                         closed.add(*found)
                     await asyncio.sleep(0)
 
