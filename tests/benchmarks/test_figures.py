@@ -51,6 +51,14 @@ TINY = {
             "silent_up_to told_from wrongly_told wrongly_silent"
         ),
     ),
+    "questions": (
+        "--weeks 8 --years 2 --events 50000",
+        (
+            "true_alerts true_alerts.plain true_alerts.for_4_of_5 true_alerts.mean_5 share_distance_vs_count "
+            "usual_gain_over_thresholds usual_found.thresholds usual_found.factor_1 usual_found.factor_1.05 "
+            "usual_found.factor_1.1 usual_found.factor_1.2 rolling_alerts_per_year counter_cost"
+        ),
+    ),
     "sources.tally": (
         "--pairs 200000 --piece 5000 --cells 100 --repetitions 2",
         "bytes_per_pair rebuild_seconds_per_10m longest_step_ms",
@@ -90,16 +98,19 @@ TINY = {
     ),
 }
 """Small sizes of each benchmark, and the figures that it prints."""
-DIFFERENCES = ("_cost", "muted_ns", "violations", "bytes_per_pair")
+DIFFERENCES = ("_cost", "muted_ns", "violations", "bytes_per_pair", "factor_1", "factor_1.05")
 """Ends of the names of figures that may be 0 or negative."""
 LIMITS = {
     "engine.slot_bytes": 150,
     "engine.dataset_bytes": 400,
     "kanon.width": 18,
+    "questions.share_distance_vs_count": 1.02,
     "year.state_ratio": 1.2,  # what is over leaves nothing
     "year.violations": 0,
 }
 """Largest values of figures that no machine changes."""
+LEAST = {"questions.true_alerts": 9, "questions.usual_gain_over_thresholds": 1.5}
+"""Smallest values of such figures."""
 
 
 @pytest.mark.parametrize(
@@ -120,6 +131,7 @@ def test_a_benchmark_prints_its_figures(measured, request, name):
     assert list(printed) == [f"{program}.{figure}" for figure in figures.split()]
     assert all(printed[figure] > 0 for figure in printed if not figure.endswith(DIFFERENCES))
     assert {name: limit for name, limit in LIMITS.items() if printed.get(name, 0) > limit} == {}
+    assert {name: least for name, least in LEAST.items() if printed.get(name, least) < least} == {}
 
 
 def test_the_time_of_a_takeover_is_read_from_a_worker_s_log(tmp_path: Path) -> None:
@@ -209,8 +221,8 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
     listed = subprocess.run(
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    files = "accuracy costs engine kanon ladder latency mechanisms planner reproduction sampler selective "
-    names = f"{files}stream takeover timing year scale service sources".split()
+    files = "accuracy costs engine kanon ladder latency mechanisms planner questions reproduction sampler "
+    names = f"{files}selective stream takeover timing year scale service sources".split()
     assert [line.split()[0] for line in listed.splitlines()[1:]] == names
 
 
