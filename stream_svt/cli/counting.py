@@ -13,9 +13,7 @@ from stream_svt.logs import log_to_stderr
 
 @common.command("count -c monitors.yaml", "count -c monitors.yaml --accept-loss requests")
 @common.config_option()
-@common.option(
-    "--port", "Port of health and metrics. Default: web.port + 2.", click.IntRange(1, 65535)
-)
+@common.option("--port", "Port of health and metrics. Default: web.port + 2.", click.IntRange(1, 65535))
 @common.option(
     "--accept-loss accepts",
     "Let this source go on if it is parked at the start; several times for several sources.",

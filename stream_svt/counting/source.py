@@ -32,6 +32,7 @@ from stream_svt.sources.counter import Counter
 from stream_svt.sources.events import MOST_RECORDS, Fate
 from stream_svt.sources.log import Park
 from stream_svt.sources.looks import SourceCounter
+from stream_svt.sources.questions import ClosedCounts
 from stream_svt.sources.units import KEY_BYTES
 from stream_svt.worker.shard import describe
 
@@ -87,6 +88,7 @@ class SourceLoop:
         self._accepts_loss = accepts_loss
         self._log: EventLog
         self._raw = RawTopic(config.cluster(), spec.topic, text=spec.format == "json")
+        self._recalling: tuple[ClosedCounts, asyncio.Task[None]] | None = None
         self._dropped = 0
         self._pieces: dict[int, Piece] = {}
         self._waits: dict[str, str] = {}
@@ -116,7 +118,10 @@ class SourceLoop:
             except Exception as error:  # noqa: BLE001  a failing source must not stop others
                 self._wait_for("error", describe(explained(error)))
             finally:
-                self.counter = None
+                if self._recalling is not None:
+                    self._recalling[1].cancel()
+                    await asyncio.gather(self._recalling[1], return_exceptions=True)
+                self.counter = self._recalling = None
                 self._pieces.clear()
                 self.held_up.clear()
                 await self._raw.close()
@@ -153,14 +158,21 @@ class SourceLoop:
                 self.spec = spec
             behind_ms = self.spec.settle + max(-self.clocks_apart_ms, 0)
             counter.open_windows(self._now(), self._applied.lists(name, behind_ms))
-            if (closed := counter.to_recall) is not None:
-                await self._log.recall(self.spec, closed)
-                counter.recall(closed)
+            self._recall(counter)
             await self._look(counter)
             wrote = await self._write(counter)
             read = await self._read(counter)
             self._show(counter)
             await asyncio.sleep(0 if wrote or read else IDLE)
+
+    def _recall(self, counter: SourceCounter) -> None:
+        """Read closed counts that questions need, beside the loop: its looks must be on time meanwhile."""
+        if self._recalling is None and (closed := counter.to_recall) is not None:
+            self._recalling = closed, asyncio.create_task(self._log.recall(self.spec, closed))
+        if self._recalling is not None and self._recalling[1].done():
+            (closed, task), self._recalling = self._recalling, None
+            task.result()
+            counter.recall(closed)
 
     # -- clocks
 

@@ -47,7 +47,7 @@ from stream_svt.operate import running, succession
 from stream_svt.operate.findings import CheckContext, Finding, behind, differences, note, ok, problem
 from stream_svt.operate.lint import OTHER_PARTITIONER, Sample, sample
 from stream_svt.operate.permissions import Tried, try_counter_permissions, try_permissions
-from stream_svt.operate.source_topics import COUNTS_KEPT_MS, source_advice
+from stream_svt.operate.source_topics import counts_kept_ms, source_advice
 from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.planning.promises import promises
@@ -256,7 +256,12 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
         }
     if topic in counts_topics(config):
         nominal = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": UNLIMITED}
-        return {"cleanup.policy": "delete", "retention.ms": str(COUNTS_KEPT_MS), **safe, **nominal}
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": str(counts_kept_ms(config, topic)),
+            **safe,
+            **nominal,
+        }
     if topic in log_topics(config):
         # The counter deletes what it needs no more, in whole segments.
         return {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(64 << 20), **safe}

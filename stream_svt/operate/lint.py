@@ -104,7 +104,8 @@ class RecordLinter:
             [one.name for one in datasets], partition=partition, partitioning=self._partitioning
         )
         names = [one.name for one in self._monitors]
-        decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas, self._source)
+        asked = [one.tested or "" for one in self._monitors if one.asks]
+        decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas, self._source, asked)
         if why := decoder.lack(records)[1]:
             raise ConfigError([Problem(0, "schema_registry", f"topic {self._topic!r}: {why}")])
         by_offset = {record.offset: record for record in records}

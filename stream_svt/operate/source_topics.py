@@ -15,12 +15,12 @@ from stream_svt.application.topology import (
     raw_topics,
     retention_of,
 )
-from stream_svt.operate.findings import Finding, note, ok
+from stream_svt.operate.findings import Finding, note, ok, problem
 from stream_svt.settings.fields import duration_text
 from stream_svt.settings.periods import DAY_MS
 
 COUNTS_KEPT_MS = 30 * DAY_MS
-"""How long a topic of counts keeps them after the end of their tick."""
+"""How long a topic of counts keeps them after the end of their tick, for outages; and longer for questions."""
 
 
 def source_advice(config: Config, topology: Topology) -> Iterator[Finding]:
@@ -46,14 +46,30 @@ def source_advice(config: Config, topology: Topology) -> Iterator[Finding]:
                 RAW, f"{message}: {harm}. Keep them by the brokers' time alone, longer than any outage"
             )
     for topic in counts_topics(config):
-        kept = int(topology.settings.get(topic, {}).get("retention.ms", -1))
-        if 0 <= kept < (needed := COUNTS_KEPT_MS + _read_back(config, topic)):
-            longer = command_to_set(config, topic, f"retention.ms={needed}")
-            message = f"topic {topic!r} keeps counts for {duration_text(kept)} after the end of their tick"
-            read = "tested, or read by a question" if needed > COUNTS_KEPT_MS else "tested"
+        settings, back = topology.settings.get(topic, {}), _read_back(config, topic)
+        kept = int(settings.get("retention.ms", -1))
+        message = (
+            f"topic {topic!r} keeps counts for {duration_text(max(kept, 1))} after the end of their tick"
+        )
+        longer = command_to_set(config, topic, f"retention.ms={counts_kept_ms(config, topic)}")
+        if back and settings.get("retention.bytes", "-1") != "-1":
+            always = command_to_set(config, topic, "retention.bytes=-1")
+            yield problem(COUNTS, f"topic {topic!r} deletes counts by size, which questions read: {always}")
+        if 0 <= kept < back:
+            which = "which queries are asked would depend on when a counter takes over"
+            yield problem(
+                COUNTS, f"{message}, and questions read {duration_text(back)} back: {which}. {longer}"
+            )
+        elif 0 <= kept < counts_kept_ms(config, topic):
+            read = "tested, or read by a question" if back else "tested"
             yield note(
                 COUNTS, f"{message}; after a longer outage they are deleted before they are {read}: {longer}"
             )
+
+
+def counts_kept_ms(config: Config, topic: str) -> int:
+    """Return how long a topic of counts should keep them after the end of their tick, in ms."""
+    return COUNTS_KEPT_MS + _read_back(config, topic)
 
 
 def _read_back(config: Config, topic: str) -> int:

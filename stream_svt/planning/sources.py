@@ -141,7 +141,7 @@ def _takes(spec: ApplicationSpec, source: SourceSpec) -> str:
     listed = spec.window_list(source)
     back = max((one.look_back for one in listed.questions), default=0)
     closed = (
-        f" Counts of {back} closed windows, which questions read: {_size(8 * back * listed.cells)}."
+        f" Counts of {back} closed windows, which questions read: {_size(4 * back * listed.cells)}."
         if back
         else ""
     )

@@ -55,7 +55,8 @@ class QueryDecoder:
     """Decodes the records of one partition of a query topic, for the monitors that read it.
 
     With a ``layout``, the records hold its fields and no options; their headers are ignored. With a ``source``, they
-    are its counts: columnar records with its digest, a measure of it, and a timestamp that is not the broker's.
+    are its counts: columnar records with its digest, a measure of it, and a timestamp that is not the broker's; or
+    answers to the questions of monitors, ``asked``: see `MonitorSpec.tested`.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class QueryDecoder:
         layout: RecordLayout | None = None,
         schemas: Schemas | None = None,
         source: SourceSpec | None = None,
+        asked: Sequence[str] = (),
     ) -> None:
         self.topic = topic
         self._digest = None if source is None else source.digest.encode()
-        asking = () if source is None or source.answers is not None else (*map(rows_of, monitors), _UNKNOWN)
+        asking = () if source is None or source.answers is not None else (*asked, _UNKNOWN)
         self._measures = () if source is None else (*source.measure_names, *asking)
         self._window_ms = 0 if source is None else source.every if source.answers else source.window
         self.dataset_index = index

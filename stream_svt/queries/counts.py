@@ -23,7 +23,7 @@ MEASURE_HEADER: Final = "measure"
 """Header with the name of the measure whose monitors test the rows."""
 
 MONITOR_HEADER: Final = "monitor"
-"""Header with the name of a monitor, instead: the rows answer its question, and it alone tests them."""
+"""Header with the name of a monitor and a digest of its question, instead: the rows answer it, for it alone."""
 
 LIST_HEADER: Final = "list"
 """Header with the digest of the names of the series."""

@@ -99,7 +99,8 @@ class _Topic:
         chance = random.Random(self._seed)  # noqa: S311 - streams, not noise
         self._unions = [chance.sample([*_BRANCHES], len(_BRANCHES)) for _ in range(3)]
         names = [one.name for one in monitors]
-        self.decoder = QueryDecoder(topic, index, names, self._layout, self, self._source)
+        asked = [one.tested or "" for one in monitors if one.asks]
+        self.decoder = QueryDecoder(topic, index, names, self._layout, self, self._source, asked)
 
     def get(self, number: int) -> str:
         """Return a schema as JSON: the value is a union of branches in another order for each."""

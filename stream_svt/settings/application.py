@@ -110,7 +110,7 @@ class ApplicationSpec:
     def window_list(self, source: SourceSpec) -> WindowList:
         """Return what windows of a source count that are opened under this specification, and what is asked of them."""
         asking = (one for one in self.monitors if one.asks and one.source == source.name and one.measure)
-        asked = tuple(asked_by(one.name, one, one.measure or "", source) for one in asking)
+        asked = tuple(asked_by(one.name, one, one.measure or "", source, one.rows) for one in asking)
         return msgspec.structs.replace(source.window_list(), questions=asked)
 
     def going_on(self) -> tuple[list[str], list[str], list[str]]:

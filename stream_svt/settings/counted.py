@@ -132,7 +132,7 @@ def _followed(
         if asking.thresholds is not None:
             followed["threshold"] = monitor.get("threshold", 0)
     if monitor.get("expected_queries") is None and _rule(monitor) in {"exposure", "optimal"}:
-        followed["expected_queries"] = source.queries_of_a_period
+        followed["expected_queries"] = source.closes_of_a_period if asking else source.queries_of_a_period
     return followed, problems
 
 

@@ -305,12 +305,22 @@ class MonitorSpec(Strict):
     @property
     def tested(self) -> str | None:
         """What stands for the measure of the rows that it tests on a topic of counts; None on a query topic."""
-        return questions.rows_of(self.name) if self.asks else self.measure
+        return questions.rows_of(self.rows) if self.asks else self.measure
+
+    @property
+    def rows(self) -> str:
+        """What records say that answer its question: the monitor, and a digest of the question, without thresholds.
+
+        A monitor with the name of another one, which was removed, must not test answers to that one's question: they
+        may move further.
+        """
+        asked = [getattr(self, name) for name in questions.QuestionKeys.model_fields if name != "thresholds"]
+        return _rows(self.name, self.source, self.measure, self.thresholds is not None, *asked)
 
     @property
     def declares_about(self) -> str:
         """What its sensitivity is declared about: its query topic, or its question's answers alone."""
-        return f"{self.topic}, {questions.rows_of(self.name)}" if self.asks else self.topic
+        return f"{self.topic}, {questions.rows_of(self.rows)}" if self.asks else self.topic
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -524,8 +534,6 @@ class Declared:
         """
         undercut = {}
         topic, rest = f"topic {spec.topic!r} was declared", "or let the monitor read another query topic"
-        if spec.asks:
-            topic, rest = "answers to its question were declared", "or give the monitor another name"
         if spec.sensitivity < self.sensitivity:
             least = quote(self.sensitivity)
             declared = f"{topic} with sensitivity {least}, and may still contain such answers"
@@ -581,6 +589,15 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
         return lambda _: True
     match = re.compile("|".join(map(translate, patterns))).match
     return lambda name: match(name) is not None
+
+
+@lru_cache(maxsize=1000)
+def _rows(name: str, *asked: object) -> str:
+    """Return what records say that answer a question: its monitor, and a digest of what is asked."""
+    content = [
+        one.model_dump(mode="json", by_alias=True) if isinstance(one, Strict) else one for one in asked
+    ]
+    return f"{name} {digest(content)}"
 
 
 def digest(content: object) -> str:

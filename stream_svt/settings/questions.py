@@ -196,6 +196,7 @@ class Question(msgspec.Struct, frozen=True):
 
     Attributes:
         monitor: The monitor.
+        rows: What its records say whose question they answer: see `MonitorSpec.rows`.
         measure: The measure of the counts.
         at_most: The most that one unit adds to one of them.
         thresholds: What is taken off a count, by series of the window's list; () for nothing.
@@ -208,6 +209,7 @@ class Question(msgspec.Struct, frozen=True):
     """
 
     monitor: str
+    rows: str
     measure: str
     at_most: int
     thresholds: tuple[int, ...] = ()
@@ -263,19 +265,23 @@ class Question(msgspec.Struct, frozen=True):
         return (self.measure,) if self.share is None else (self.measure, self.share[0])
 
 
-def rows_of(monitor: str) -> str:
-    """Return what stands for the measure of the rows that a monitor with a question tests; no measure has a space."""
-    return f"monitor {monitor}"
+def rows_of(rows: str) -> str:
+    """Return what stands for the measure of the rows with answers to a question; no measure has a space."""
+    return f"monitor {rows}"
 
 
-def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec) -> Question:  # noqa: ANN401  see below
+def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec, rows: str = "") -> Question:  # noqa: ANN401  see below
     """Return the question of a monitor about a measure of a source.
 
-    ``keys`` has the attributes of `QuestionKeys`. Raises `NotAsked` with the problems of its keys.
+    ``keys`` has the attributes of `QuestionKeys`, and ``rows`` goes into records.
+
+    Raises:
+        NotAsked: The keys contradict each other or the source.
     """
     asking = _Asking(keys, source, measure)
     found = Question(
         monitor,
+        rows,
         measure,
         asking.of.at_most,
         asking.thresholds(),

@@ -419,14 +419,19 @@ class SourceSpec(Strict):
     # -- what is counted
 
     @property
-    def queries_of_a_period(self) -> int:
-        """Queries of a measure on one dataset in its period, or in `HORIZON_MS`.
+    def closes_of_a_period(self) -> int:
+        """Queries of a measure at closes of windows, on one dataset in its period, or in `HORIZON_MS`.
 
         The number of series is rounded up to a power of two, so that a new name seldom ends a run.
         """
         windows = (self.period_ms or HORIZON_MS) // self.window or 1
+        return windows << (len(self.series_names) - 1).bit_length()
+
+    @property
+    def queries_of_a_period(self) -> int:
+        """All such queries."""
         ticks = (self.window + self.lateness) // self.every if self.ask == "tick" else 1
-        return windows * ticks << (len(self.series_names) - 1).bit_length()
+        return self.closes_of_a_period * ticks
 
     @property
     def sensitivity(self) -> int:

@@ -71,7 +71,7 @@ def records_of_question(
             )
             exact = [step * unit for step in steps[known].tolist()]
             rows = _decimals([*exact, 0] if source.ask == "close" else exact)
-            header = MONITOR_HEADER, question.monitor
+            header = MONITOR_HEADER, question.rows
             yield from _records(source, listed, window, tick, name, header, asked, rows)
 
 
@@ -93,7 +93,7 @@ def _records(
         if source.series is not None:
             columns["series"] = names
         if has_set:
-            columns["set"] = _constant(set_id(window, header[1]), end - first)
+            columns["set"] = _constant(set_id(window, header[1].partition(" ")[0]), end - first)
             columns["closed"] = pa.array(np.arange(first, end) == len(series))
         yield CountsRecord(dataset, headers, _stream(columns), tick)
 

@@ -152,6 +152,7 @@ class AppliedWorkload:
                 layouts[topic],
                 self.schemas,
                 sources.get(topic),
+                [one.tested or "" for one in known if one.topic == topic and one.asks],
             )
             for topic in self.topics
         }

@@ -136,3 +136,24 @@ def test_settings_that_may_not_be_seen_are_not_guessed() -> None:
         *source_problems(config(), hidden),
         *source_advice(config(), hidden),
     ] == []
+
+
+def test_a_topic_of_counts_keeps_what_questions_read() -> None:
+    """Else which queries are asked would depend on when a counter takes over."""
+    monitor = "{name: lasting, source: requests, measure: visitors, epsilon: 1/2, cutoff: 5, threshold: 5, for: 100}"
+    asking = parse_config(
+        WEB.replace("monitors:\n", f"monitors:\n  - {monitor}\n").replace("epsilon: 2}", "epsilon: 3}")
+    )
+    settings: dict[str, Any] = {name: topic_settings(asking, name) for name in created_topics(asking)}
+    created = settings["web.requests.counts"]["retention.ms"]
+    assert int(created) == 30 * 86_400_000 + 99 * 3_600_000
+
+    def levels(**changes: str) -> list[str]:
+        kept = {"web.requests.counts": settings["web.requests.counts"] | changes}
+        found = source_advice(asking, Topology("c", {"web.requests.counts": 4}, kept))
+        return [one.level for one in found if one.subject == "sources.counts"]
+
+    assert levels() == []
+    assert levels(**{"retention.ms": str(10 * 86_400_000)}) == ["note"]
+    assert levels(**{"retention.ms": str(98 * 3_600_000)}) == ["problem"]
+    assert levels(**{"retention.bytes": "1000000"}) == ["problem"]

@@ -28,9 +28,10 @@ def application(
     dataset: str = "web",
     declared: str = DATASET,
     file: str = "10 /\n20 /search",
+    source: str = SOURCE,
 ) -> ApplicationSpec:
     monitor = f"name: m, source: requests, measure: {measure}, epsilon: 1/2, cutoff: 5, {question}"
-    source = f'{SOURCE}, dataset: "{dataset}"'
+    source = f'{source}, dataset: "{dataset}"'
     text = f"{{application: web, sources: [{{{source}}}], datasets: [{{{declared}}}], monitors: [{{{monitor}}}]}}"
     return load_spec(text, read_names=lambda _: file.split("\n"))
 
@@ -72,7 +73,7 @@ def test_sensitivity_and_granularity_follow_from_a_question(question, measure, s
     down, up = asked(spec).moves
     assert (down + up) * monitor.granularity == monitor.sensitivity
     restored = MonitorSpec.from_json(monitor.to_json())
-    assert restored.tested == "monitor m"
+    assert restored.tested == monitor.tested == f"monitor {asked(spec).rows}"
     assert restored.hash() == monitor.hash()
 
 
@@ -93,6 +94,15 @@ def test_a_bundle_has_the_files_of_thresholds():
     files = SimpleNamespace(lines=lambda name: Named(name, ["10 /", "20 /search"]))
     found = ConfigDocument.model_validate(read(text, "configuration").data, context=files)
     assert found.files == {"t.txt": "10 /\n20 /search\n"}
+
+
+def test_a_question_is_asked_at_closes_only():
+    ticks = application("threshold: 5, for: 3", source=f"{SOURCE}, ask: tick")
+    assert ticks.monitors[0].expected_queries == 30 * 24 * 2
+    assert (
+        application("threshold: 5", source=f"{SOURCE}, ask: tick").monitors[0].expected_queries
+        > 30 * 24 * 2 * 100
+    )
 
 
 def test_a_monitor_without_a_question_is_as_before():

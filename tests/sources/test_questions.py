@@ -24,7 +24,7 @@ Counts = Mapping[tuple[int, str], int]
 
 
 def question(**keys: object) -> Question:
-    return msgspec.structs.replace(Question("m", ALL, 1), **keys)
+    return msgspec.structs.replace(Question("m", "m", ALL, 1), **keys)
 
 
 def random_question(rng: random.Random) -> Question:

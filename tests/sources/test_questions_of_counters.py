@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -128,8 +129,8 @@ def drawn(rng: random.Random) -> list[tuple[str, str, int]]:
 def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str, Fraction]]:
     """Return what a worker reads of a record: what stands for the measure, series and value of each query."""
     index = DatasetIndex(["web"], partition=0, partitioning=Partitioning(1, "murmur2"))
-    names = [one.name for one in spec.monitors]
-    decoder = QueryDecoder("web.s.counts", index, names, source=spec.sources[0])
+    asked = [one.tested for one in spec.monitors if one.asks]
+    decoder = QueryDecoder("web.s.counts", index, [], source=spec.sources[0], asked=asked)
     batch = decoder.decode([OneRecord(7, record.timestamp_ms, b"web", record.content, record.headers)])
     assert not batch.rejects
     fraction = np.zeros(len(batch), np.int64) if batch.fraction is None else batch.fraction
@@ -137,7 +138,12 @@ def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str,
         int(whole) + Fraction(int(part), 10**18) for whole, part in zip(batch.whole, fraction, strict=True)
     ]
     rows = [row for row in range(len(batch)) if row not in batch.markers]
-    return [(batch.measure_at(row) or "", batch.series[row] or "", values[row]) for row in rows]
+    asks = {one.tested: f"monitor {one.name}" for one in spec.monitors if one.asks}
+    measures = [batch.measure_at(row) or "" for row in rows]
+    return [
+        (asks.get(measure, measure), batch.series[row] or "", values[row])
+        for row, measure in zip(rows, measures, strict=True)
+    ]
 
 
 def expected(
@@ -212,8 +218,12 @@ def test_rows_of_a_monitor_that_is_not_declared_are_skipped_and_not_rejected():
     for number in range(3):
         play.window(number, [("u", "/", 200)])
     asked = play.counts[-1]
-    assert dict(asked.headers)["monitor"] == b"lasting"
+    assert dict(asked.headers)["monitor"].startswith(b"lasting ")
     assert [measure for measure, *_ in decoded(application(), asked)] == ["monitor ", "monitor "]
+    # A new monitor of this name with another question does not test them.
+    other = play.spec.monitors[1].model_copy(update={"for_": None, "mean": 2})
+    spec = replace(play.spec, monitors=(play.spec.monitors[0], other))
+    assert [measure for measure, *_ in decoded(spec, asked)] == ["monitor ", "monitor "]
 
 
 def test_one_unit_moves_answers_by_as_much_as_they_say_and_nothing_else():

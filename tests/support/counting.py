@@ -224,7 +224,7 @@ class Counting(Scene):
 def name_of(record: Any) -> str:
     """Return the monitor or measure that a record of counts is for."""
     headers = dict(record.headers)
-    return (headers.get("monitor") or headers["measure"]).decode()
+    return (headers.get("monitor") or headers["measure"]).decode().partition(" ")[0]
 
 
 def decoded(record: Any) -> Iterable[Answer]:

@@ -426,7 +426,9 @@ def summary(carried: Carried) -> list[str]:
     for pattern, begun in sorted(carried.begun.items()):
         running = [parts.pop(name) for name in [*parts] if period_end(pattern, name) is not None]
         continued = f"continues {listed(running, SHOWN, '; ')}; " if running else ""
-        lines.append(f"generator {quote(written(pattern))}: {continued}new periods begin from {utc(begun)} on")
+        lines.append(
+            f"generator {quote(written(pattern))}: {continued}new periods begin from {utc(begun)} on"
+        )
     lines += [f"dataset {part}" for part in islice(parts.values(), SHOWN)]
     if hidden := more(len(parts) - SHOWN):
         lines.append(f"{hidden.strip()} datasets")
