@@ -66,13 +66,13 @@ def _silence(question: Question, source: SourceSpec) -> str:
     """Return when nothing is asked."""
     if not question.look_back:
         return ""
-    first, since = question.earlier - (question.excess[1] - 1), question.look_back * source.window
+    first = question.earlier - (question.excess[1] - 1)  # sums begin again with fewer windows
     parts: list[str] = []
     if first and source.period_ms:
         parts.append(f"in the first {duration_text(first * source.window)} of each period")
-    if question.usual is not None or not source.period_ms:
-        since -= (question.excess[1] - 1) * source.window
-        parts.append(f"in the first {duration_text(since)} of the source and of a series")
+    parts.append(
+        f"in the first {duration_text(question.look_back * source.window)} of the source and of a series"
+    )
     return f"Nothing is asked {', nor '.join([*parts, 'where a window that it reads was lost'])}."
 
 

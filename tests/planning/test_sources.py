@@ -253,17 +253,18 @@ def test_what_is_assumed_of_answers_is_told() -> None:
 QUESTIONS = {
     "threshold: 50, share: {of: errors, above: 1%}, for: 5": (
         "asking tests the smallest of 5 windows of errors less 1 % of visitors: one `user` moves it by -0.01 to 1. "
-        "Nothing is asked in the first 4h of each period, nor where a window that it reads was lost. A series with "
-        "fewer than 51 of visitors in a window is never above the threshold."
+        "Nothing is asked in the first 4h of each period, nor in the first 4h of the source and of a series, nor where "
+        "a window that it reads was lost. A series with fewer than 51 of visitors in a window is never above the "
+        "threshold."
     ),
     "threshold: 50, mean: 3, over: [2h, 6h], for: {windows: 5, at_least: 3}": (
         "asking tests the 3rd largest of 5 windows of the smaller of the means over 2h and 6h of the mean of 3 windows "
-        "of visitors: one adds 0 to 1. Nothing is asked in the first 11h of each period, nor where a window that it "
-        "reads was lost."
+        "of visitors: one adds 0 to 1. Nothing is asked in the first 11h of each period, nor in the first 11h of the "
+        "source and of a series, nor where a window that it reads was lost."
     ),
     "threshold: 50, excess: {over: 512, windows: 24}": (
         "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors: one adds 0 to 24. "
-        "Nothing is asked where a window that it reads was lost."
+        "Nothing is asked in the first 23h of the source and of a series, nor where a window that it reads was lost."
     ),
 }
 
