@@ -62,9 +62,14 @@ def test_whatever_goes_wrong_is_shown_and_fails(capsys, outcome, first: str, las
     assert lines[-1] == f"soak.kill {last}"
 
 
+def size_of(name: str) -> str:
+    """Return the option of a soak's size."""
+    return "--minutes" if name == "hour" else "--faults" if name.startswith("counter") else "--count"
+
+
 @pytest.mark.parametrize("name", [*ON_BROKERS, *IN_MEMORY, "simulation"])
 def test_a_soak_of_nothing_is_refused(name: str, capsys) -> None:
-    option = "--minutes" if name == "hour" else "--count"
+    option = size_of(name)
     with pytest.raises(SystemExit, match="2"):
         main(name, option, "0")
     assert option in capsys.readouterr().err
@@ -73,7 +78,7 @@ def test_a_soak_of_nothing_is_refused(name: str, capsys) -> None:
 @pytest.mark.parametrize("name", ON_BROKERS)
 def test_the_closing_line_of_a_soak_on_brokers(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(report, "on_brokers", lambda *_: lambda *_: Outcome(7, violations=["lost"]))
-    assert main(name, "--minutes" if name == "hour" else "--count", "7") == 1
+    assert main(name, size_of(name), "7") == 1
     assert last_line(capsys) == f"soak.{name} count 7 violations 1"
 
 

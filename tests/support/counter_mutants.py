@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -51,13 +52,15 @@ class Mutant:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Make the mistake."""
+        """Make the mistake; what it keeps is forgotten at the end."""
+        kept = deepcopy(self.change.__kwdefaults__)
         with ExitStack() as stack:
             for owner in self.owners:
                 found = getattr(owner, self.attribute)
                 made = _around(found, self.change)
                 made = property(made) if isinstance(found, cached_property) else made
                 stack.enter_context(patch.object(owner, self.attribute, made))
+            stack.callback(setattr, self.change, "__kwdefaults__", kept)
             yield
 
 
