@@ -66,7 +66,7 @@ from stream_svt.terminal import say
 MAX_AHEAD = 200_000
 """Queries that the producer may be ahead of the service: enough to keep it busy, and few to drain at the end."""
 READY_SECONDS = 120.0
-STALLED_SECONDS = 30.0
+STALLED_SECONDS = 60.0
 DELETE_SECONDS = 15.0
 STOP_SECONDS = 30.0
 SLICE_SECONDS = 0.2
