@@ -45,15 +45,20 @@ def query_id(window_ms: int, tick_ms: int) -> str:
     return f"{_time(window_ms)}/{_time(tick_ms)}"
 
 
-@lru_cache(maxsize=64)
 def window_of(identity: str) -> int | None:
     """Return the begin of the window, in ms, whose `query_id` this is; None for an id of another form.
 
     >>> window_of(query_id(7_200_000, 10_860_000))
     7200000
     """
+    return moment_ms(identity[:20])
+
+
+@lru_cache(maxsize=64)
+def moment_ms(text: str) -> int | None:
+    """Return a moment of a `query_id` in ms; None for another text."""
     try:
-        return (datetime.fromisoformat(identity[:20]) - _SINCE) // timedelta(milliseconds=1)
+        return (datetime.fromisoformat(text) - _SINCE) // timedelta(milliseconds=1)
     except (TypeError, ValueError):
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,6 +20,7 @@ from stream_svt.queries.counts import (
     MEASURE_HEADER,
     MONITOR_HEADER,
     SOURCE_HEADER,
+    moment_ms,
     query_id,
     set_id,
 )
@@ -51,19 +51,19 @@ def records_of(
     source: SourceSpec, listed: WindowList, window: int, tick: int, values: Integers
 ) -> Iterator[CountsRecord]:
     """Yield the records of a window's list at a tick, zeros included, in declared order; ``values`` are by cell."""
+    writer = _WindowWriter(source, listed, window, tick)
     counts = np.minimum(values, HIGHEST).reshape(len(listed.datasets), len(listed.measures), -1)
     for name, of_dataset in zip(listed.datasets, counts, strict=True):
         for measure, of_measure in zip(listed.measures, of_dataset, strict=True):
             rows = pa.array(np.append(of_measure, 0) if source.ask == "close" else of_measure)
-            header = MEASURE_HEADER, measure.name
-            yield from _records(source, listed, window, tick, name, header, listed.series, rows)
+            yield from writer.records(name, (MEASURE_HEADER, measure.name), listed.series, rows)
 
 
 def records_of_question(
     source: SourceSpec, listed: WindowList, question: Question, window: int, tick: int, values: Values
 ) -> Iterator[CountsRecord]:
     """Yield the records of the answers to a question about a closed window: of the series that were asked, in order."""
-    unit = PARTS // question.parts
+    writer, unit = _WindowWriter(source, listed, window, tick), PARTS // question.parts
     for name, steps, known in zip(listed.datasets, values.steps, values.known, strict=True):
         if known.any():
             asked = tuple(
@@ -71,31 +71,32 @@ def records_of_question(
             )
             exact = [step * unit for step in steps[known].tolist()]
             rows = _decimals([*exact, 0] if source.ask == "close" else exact)
-            header = MONITOR_HEADER, question.rows
-            yield from _records(source, listed, window, tick, name, header, asked, rows)
+            yield from writer.records(name, (MONITOR_HEADER, question.rows), asked, rows)
 
 
-def _records(
-    source: SourceSpec,
-    listed: WindowList,
-    window: int,
-    tick: int,
-    name: str,
-    header: tuple[str, str],
-    series: tuple[str, ...],
-    rows: _Arrow,
-) -> Iterator[CountsRecord]:
-    """Yield the records of the values of some series; ``header`` says what they are, and names their set."""
-    has_set, dataset = source.ask == "close", source.dataset_at(window, name)
-    headers = (*_headers(source), (header[0], header[1].encode()), (LIST_HEADER, listed.digest.encode()))
-    for first, end, names in _parts(series, has_set):
-        columns = {"id": _constant(query_id(window, tick), end - first), "value": rows[first:end]}
-        if source.series is not None:
-            columns["series"] = names
-        if has_set:
-            columns["set"] = _constant(set_id(window, header[1].partition(" ")[0]), end - first)
-            columns["closed"] = pa.array(np.arange(first, end) == len(series))
-        yield CountsRecord(dataset, headers, _stream(columns), tick)
+class _WindowWriter:
+    """Makes records of a window at a tick; what all of them share is computed once."""
+
+    def __init__(self, source: SourceSpec, listed: WindowList, window: int, tick: int) -> None:
+        self._source, self._window, self._tick = source, window, tick
+        self._of_source, self._of_list = _headers(source), (LIST_HEADER, listed.digest.encode())
+
+    def records(
+        self, name: str, header: tuple[str, str], series: tuple[str, ...], rows: _Arrow
+    ) -> Iterator[CountsRecord]:
+        """Yield the records of the values of some series; ``header`` says what they are, and names their set."""
+        source, window = self._source, self._window
+        dataset, identity = source.dataset_at(window, name), query_id(window, self._tick)
+        headers = (*self._of_source, (header[0], header[1].encode()), self._of_list)
+        has_set = source.ask == "close"
+        for first, end, names in _parts(series, has_set):
+            columns = {"id": _constant(identity, end - first), "value": rows[first:end]}
+            if source.series is not None:
+                columns["series"] = names
+            if has_set:
+                columns["set"] = _constant(set_id(window, header[1].partition(" ")[0]), end - first)
+                columns["closed"] = pa.array(np.arange(first, end) == len(series))
+            yield CountsRecord(dataset, headers, _stream(columns), self._tick)
 
 
 def _decimals(values: Sequence[int]) -> _Arrow:
@@ -122,9 +123,8 @@ def closed_record(
     if headers.get(SOURCE_HEADER) != source.digest.encode() or not (measure and key and content):
         return None
     table = pa.ipc.open_stream(content).read_all()
-    identity = table["id"][0].as_py()
-    window, tick = (_moment(text) for text in identity.split("/"))
-    if tick != TickClock.of(source).close_of(window):
+    window, tick = map(moment_ms, table["id"][0].as_py().split("/"))
+    if window is None or tick != TickClock.of(source).close_of(window):
         return None
     last = table.num_rows - 1
     if "closed" in table.column_names and table["closed"][last].as_py():
@@ -135,10 +135,6 @@ def closed_record(
         names = column.dictionary.to_pylist()
         series = tuple(names[code] for code in column.indices.to_pylist())
     return ClosedRecord(window, key.decode(), measure.decode(), series, table["value"].to_numpy())
-
-
-def _moment(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp()) * 1000
 
 
 Answer: TypeAlias = tuple[str, str | None, int]
