@@ -32,6 +32,7 @@ from stream_svt.queries.reasons import OUTSIDE_PERIOD, REMEDIES, Reason, refused
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.fields import Mute
+from stream_svt.settings.monitors import rows_asked
 from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
@@ -104,7 +105,7 @@ class RecordLinter:
             [one.name for one in datasets], partition=partition, partitioning=self._partitioning
         )
         names = [one.name for one in self._monitors]
-        asked = [one.tested or "" for one in self._monitors if one.asks]
+        asked = rows_asked(self._monitors)
         decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas, self._source, asked)
         if why := decoder.lack(records)[1]:
             raise ConfigError([Problem(0, "schema_registry", f"topic {self._topic!r}: {why}")])

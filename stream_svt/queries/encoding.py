@@ -25,6 +25,7 @@ from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
 from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import rows_asked
 from stream_svt.settings.records import steps
 
 _Tree: TypeAlias = dict[str, Any]
@@ -99,7 +100,7 @@ class _Topic:
         chance = random.Random(self._seed)  # noqa: S311 - streams, not noise
         self._unions = [chance.sample([*_BRANCHES], len(_BRANCHES)) for _ in range(3)]
         names = [one.name for one in monitors]
-        asked = [one.tested or "" for one in monitors if one.asks]
+        asked = rows_asked(monitors)
         self.decoder = QueryDecoder(topic, index, names, self._layout, self, self._source, asked)
 
     def get(self, number: int) -> str:

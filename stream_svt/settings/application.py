@@ -23,7 +23,6 @@ from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, T
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.periods import period_end, written
-from stream_svt.settings.questions import asked_by
 from stream_svt.settings.sections import ConfigDocument
 from stream_svt.settings.sources import SourceSpec, WindowList
 
@@ -109,8 +108,11 @@ class ApplicationSpec:
 
     def window_list(self, source: SourceSpec) -> WindowList:
         """Return what windows of a source count that are opened under this specification, and what is asked of them."""
-        asking = (one for one in self.monitors if one.asks and one.source == source.name and one.measure)
-        asked = tuple(asked_by(one.name, one, one.measure or "", source, one.rows) for one in asking)
+        asked = tuple(
+            one.question(source)
+            for one in self.monitors
+            if one.measure and one.asks and one.source == source.name
+        )
         return msgspec.structs.replace(source.window_list(), questions=asked)
 
     def going_on(self) -> tuple[list[str], list[str], list[str]]:
@@ -323,7 +325,8 @@ def _problems(config: ConfigDocument, where: Where, datasets: _Datasets, carried
             continue
         for name in (declared := cautious[monitor.declares_about]).undercut(monitor):
             most = getattr(declared, name)
-            alike = (n for n in readers[monitor.topic] if not config.monitors[n].asks)
+            about = monitor.declares_about
+            alike = (n for n in readers[monitor.topic] if config.monitors[n].declares_about == about)
             first = next(n for n in alike if getattr(config.monitors[n], name) == most)
             line = where(("monitors", first, name), "").line
             other_name = quote(config.monitors[first].name)

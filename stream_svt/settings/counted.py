@@ -128,9 +128,8 @@ def _followed(
             "sensitivity": sum(question.moves) * step,
             "granularity": step,
             "bounds": [-bound, bound],
+            **of_series,
         }
-        if asking.thresholds is not None:
-            followed["threshold"] = monitor.get("threshold", 0)
     if monitor.get("expected_queries") is None and _rule(monitor) in {"exposure", "optimal"}:
         followed["expected_queries"] = source.closes_of_a_period if asking else source.queries_of_a_period
     return followed, problems
@@ -302,7 +301,7 @@ def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) 
     source = next(one for one in config.sources if one.name == monitor.source)
     if monitor.usual is None or monitor.measure is None:
         return
-    back_ms = questions.asked_by(monitor.name, monitor, monitor.measure, source).look_back * source.window
+    back_ms = monitor.question(source).look_back * source.window
     for one in config.datasets:
         if one.generate is None or not any(map(source.covers, one.samples(_SAMPLE_MS))):
             continue

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from stream_svt.settings.document import did_you_mean, quote
 from stream_svt.settings.fields import Form
+from stream_svt.settings.periods import DAY_MS
 
 _Integers: TypeAlias = NDArray[np.int64]
 
-_MONDAY_MS: Final = 4 * 86_400_000
+_MONDAY_MS: Final = 4 * DAY_MS
 """Monday, 5 January 1970, UTC."""
-_DAY_MS: Final = 86_400_000
-_WEEK_MS: Final = 7 * _DAY_MS
+_WEEK_MS: Final = 7 * DAY_MS
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _WEEKLY: Final = r"([A-Z][a-z]{2}) ([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])"
 _MOMENT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?Z"
@@ -62,8 +62,8 @@ class Maintenance:
         """Return it as written in a file."""
         if not self.weekly:
             return {"from": _written(self.from_ms), "until": _written(self.until_ms)}
-        day, begin = divmod(self.from_ms - _MONDAY_MS, _DAY_MS)
-        times = (f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}" for ms in (begin, self.until_ms % _DAY_MS))
+        day, begin = divmod(self.from_ms - _MONDAY_MS, DAY_MS)
+        times = (f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}" for ms in (begin, self.until_ms % DAY_MS))
         return {"every": f"{_DAYS[day]} {'-'.join(times)}"}
 
     def __str__(self) -> str:
@@ -92,8 +92,8 @@ def _weekly(value: object) -> Maintenance:
             f"expected a day and times in UTC such as Sun 02:00-04:00, found {quote(value)}{near}"
         )
     begin, end = (int(found[at]) * 3_600_000 + int(found[at + 1]) * 60_000 for at in (2, 4))
-    day_ms = _MONDAY_MS + _DAYS.index(found[1]) * _DAY_MS
-    return Maintenance(day_ms + begin, day_ms + end + (_DAY_MS if end <= begin else 0), weekly=True)
+    day_ms = _MONDAY_MS + _DAYS.index(found[1]) * DAY_MS
+    return Maintenance(day_ms + begin, day_ms + end + (DAY_MS if end <= begin else 0), weekly=True)
 
 
 def _maintenance(value: object) -> Maintenance:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -38,6 +38,9 @@ from stream_svt.settings.datasets import Terms
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.maintenance import MaintenanceField
 from stream_svt.settings.records import RecordLayout
+
+if TYPE_CHECKING:
+    from stream_svt.settings.sources import SourceSpec
 
 _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
 _CONSTRUCTORS = {"svt": sparse_vector, "adaptive": adaptive, "ladder": ladder}
@@ -300,7 +303,8 @@ class MonitorSpec(Strict):
     @property
     def asks(self) -> bool:
         """Whether it tests answers to a question about counts, and not counts; see `questions`."""
-        return any(getattr(self, name) is not None for name in questions.QuestionKeys.model_fields)
+        keys = questions.QuestionKeys.model_fields
+        return self.source is not None and any(getattr(self, name) is not None for name in keys)
 
     @property
     def tested(self) -> str | None:
@@ -316,6 +320,10 @@ class MonitorSpec(Strict):
         """
         asked = [getattr(self, name) for name in questions.QuestionKeys.model_fields if name != "thresholds"]
         return _rows(self.name, self.source, self.measure, self.thresholds is not None, *asked)
+
+    def question(self, source: SourceSpec) -> questions.Question:
+        """Return the question that it asks of its source; only if it `asks`."""
+        return questions.asked_by(self.name, self, self.measure or "", source, self.rows)
 
     @property
     def declares_about(self) -> str:
@@ -542,6 +550,11 @@ class Declared:
             declared = f"{topic} not monotonic, and may still contain such answers"
             undercut["monotonic"] = f"{declared}. Declare monotonic: false, {rest}"
         return undercut
+
+
+def rows_asked(monitors: Iterable[MonitorSpec]) -> list[str]:
+    """Return what stands for the measure of the answers to the questions of some monitors."""
+    return [one.tested for one in monitors if one.asks and one.tested is not None]
 
 
 def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:

@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 from stream_svt.mechanisms.grid import FINEST
 from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, did_you_mean, quote
+from stream_svt.settings.periods import DAY_MS
 from stream_svt.wording import SHOWN, listed
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ShareOptions(Strict):
 class UsualOptions(Strict):
     """What is usual at the same time of earlier days or weeks."""
 
-    every: fields.Duration = 7 * 86_400_000
+    every: fields.Duration = 7 * DAY_MS
     """Time between the windows that are compared. Default 7d."""
     times: Count = 4
     """How many earlier windows the mean is of. Default 4."""

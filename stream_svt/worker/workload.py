@@ -21,6 +21,7 @@ from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.dataset_index import NAMES_AT_ONCE, DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatasets
+from stream_svt.settings.monitors import rows_asked
 from stream_svt.settings.periods import is_over
 from stream_svt.worker.event_loop import free_gradually
 
@@ -152,7 +153,7 @@ class AppliedWorkload:
                 layouts[topic],
                 self.schemas,
                 sources.get(topic),
-                [one.tested or "" for one in known if one.topic == topic and one.asks],
+                rows_asked(one for one in known if one.topic == topic),
             )
             for topic in self.topics
         }
