@@ -95,7 +95,8 @@ def _followed(
         keys = ("sensitivity", "monotonic", "granularity", "bounds")
         declared = {key: getattr(source.answers, key) for key in keys}
         wrong = f"source {quote(name)} passes on answers, and has no measures: remove it"
-        found = [] if measure is None else [("measure", wrong)]
+        of_counts = (key for key in ("measure", *questions.KEYS) if monitor.get(key) is not None)
+        found = [(key, wrong) for key in of_counts]
         return {"topic": topic, "measure": None, **declared, **(datasets if source.datasets else {})}, found
     measures, problems = [one.name for one in source.measures], []
     if measure is None:

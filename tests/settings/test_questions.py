@@ -164,6 +164,18 @@ def test_a_question_needs_a_source():
         )
 
 
+def test_a_question_is_about_counts_and_not_about_answers_that_are_passed_on():
+    answers = "name: s, topic: t, answers: {value: v, dataset: web, sensitivity: 1, bounds: [0, 9]}"
+    monitor = "name: m, source: s, epsilon: 1, cutoff: 1, threshold: 5, expected_queries: 10, for: 3"
+    datasets = "[{name: web, limit: 9, unit: one user}]"
+    with pytest.raises(
+        ConfigError, match=r"monitors.0..for: source 's' passes on answers, and has no measures"
+    ):
+        load_spec(
+            f"{{application: web, sources: [{{{answers}}}], datasets: {datasets}, monitors: [{{{monitor}}}]}}"
+        )
+
+
 GENERATED = 'generate: "web-{date}", from: 2026-11-23, lateness: 2h'
 
 
