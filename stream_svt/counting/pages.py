@@ -51,9 +51,9 @@ def _samples(loop: SourceLoop) -> Iterator[tuple[str, float, str] | tuple[str, f
     for partition, since in loop.held_up.items():
         if (seconds := time.monotonic() - since) > HELD_UP_SHOWN:
             yield "open_transaction_seconds", seconds, str(partition)
+    for measure, number in loop.measured.items():
+        yield "measured_events_total", number, measure
     if (counter := loop.counter) is not None:
-        for measure, number in counter.measured.items():
-            yield "measured_events_total", number, measure
         if counter.state.asked is not None:
             yield "tick_timestamp_seconds", counter.state.asked / 1000
         if (parked := counter.parked) is not None:

@@ -69,6 +69,7 @@ class SourceLoop:
         spec: The source, as applied last.
         counter: Its counter, None before it has replayed its log.
         fates: Events by what became of them, since the process began.
+        measured: Events that counted, by each measure that they match, likewise.
         late_records: Records stamped before a look that did not cover them.
         waits: Why nothing is read now, "" if nothing is in the way.
         clocks_apart_ms: The brokers' clock less this one, at the last look.
@@ -81,6 +82,7 @@ class SourceLoop:
         self.spec = spec
         self.counter: SourceCounter | None = None
         self.fates, self.late_records = dict.fromkeys(Fate, 0), 0
+        self.measured: dict[str, int] = {}
         self.waits = ""
         self.clocks_apart_ms = 0
         self.held_up: dict[int, float] = {}
@@ -135,7 +137,8 @@ class SourceLoop:
             if self.spec.answers is None
             else AnswersCounter(self.spec, schemas, self._applied.declares)
         )
-        counter.fates, counter.late_records = self.fates, self.late_records
+        counter.fates, counter.measured = self.fates, self.measured
+        counter.late_records = self.late_records
         return counter
 
     async def _count(self, counter: SourceCounter) -> None:
