@@ -86,6 +86,10 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     outlook: Annotated[
         Exhaustion | None, Meta(description="When the budget ends: early, expected, late, none before least.")
     ]
+    charges: Annotated[
+        Sequence[tuple[float, float]],
+        Meta(description="The latest charges, the oldest first: Unix time and amount."),
+    ]
     monitors: Annotated[Sequence[MonitorView | dict[str, Any]], Meta(description="Monitors that cover it.")]
 
 
@@ -149,6 +153,7 @@ class StatusSnapshot(ReleasedStatus):
             guess_spent=best_guess(spent, terms.kind) if known and terms.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, terms.kind),
             outlook=self._outlook(dataset, account, now) if known else None,
+            charges=[*budget.charges],
             monitors=list(self._monitors(dataset.name, known=known)) if view is None else view.monitors,
         )
 

@@ -171,6 +171,33 @@ async def test_a_busy_page_says_in_words_what_is_left_refused_and_happened(chrom
         await expect(halted).to_be_visible()
 
 
+async def test_a_chart_has_what_was_spent_as_steps_and_the_outlook_as_a_fan(chromium, stage):
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        budgets = seen.page.locator(".budget")
+        await expect(budgets.nth(0).locator(".chart .fan")).to_have_count(1)
+        drawn = await budgets.nth(0).locator(".chart path").evaluate_all(
+            "nodes => nodes.map(node => [...node.getAttribute('d').matchAll(/-?[0-9.]+/g)].map(one => +one[0]))"
+        )
+        fan, expected, spent = drawn
+        (today, left, early, top, late), (*_, middle, _) = fan, expected
+        assert (left, top, late) == (pytest.approx(40 - 40 * 0.7 / 4), 0, pytest.approx(100))
+        assert 0 < today < early < middle < late
+        # The path begins at the bottom, then has the amount and the time of each step, and ends now.
+        amounts, times = spent[2:-1:2], spent[3:-1:2]
+        assert times == sorted(times)
+        assert times[-1] == pytest.approx(today)
+        assert amounts == sorted(amounts, reverse=True)
+        assert amounts[-1] == pytest.approx(left)
+        # Of one charge there is nothing to draw, and a budget that is used up has no outlook.
+        await expect(budgets.nth(1).locator(".chart")).to_have_count(0)
+        used_up = lifecycle(EventType.EXHAUSTED, "a", at=time.time(), account=account_of(3.99, charge=0.0))
+        stage.topic.put(used_up)
+        await expect(budgets.nth(0).locator(".chart .fan")).to_have_count(0)
+        await expect(budgets.nth(0).locator(".chart .spent")).to_have_count(1)
+        assert seen.said == []
+
+
 async def test_what_is_not_watched_is_said_on_top_with_its_begin_its_end_and_the_command_that_ends_it(
     chromium, stage
 ):

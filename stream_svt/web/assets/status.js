@@ -28,6 +28,11 @@ document.addEventListener("DOMContentLoaded", () => {
     node.append(...children.filter((child) => child !== null));
     return node;
   };
+  const draw = (tag, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  };
   // Names are isolated, so that none written from right to left turns around what stands beside it.
   const name = (text) => make("bdi", {}, text);
   const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
@@ -184,6 +189,29 @@ document.addEventListener("DOMContentLoaded", () => {
       + `9 times in 10 that is between ${span(early)} and ${span(late)}.${closing}`;
   }
 
+  // What was spent up to now, as steps of the limit, and where the outlook reaches it 9 times in 10.
+  function chartOf(one) {
+    const end = isOver(one) || stopped(one) || closedFor ? null : one.outlook;
+    if (one.spent === null || one.charges.length < 2) return [];
+    const [from, today] = [one.charges[0][0], Math.min(now(), one.ends ?? Infinity)];
+    const until = Math.max(today, Math.min(end?.late ?? today, one.ends ?? Infinity));
+    const x = (time) => 100 * (time - from) / Math.max(until - from, 1);
+    const y = (amount) => 40 - 40 * Math.min(amount / one.limit, 1);
+    let sum = Math.max(one.charges.reduce((rest, [, amount]) => rest - amount, one.spent), 0);
+    let path = `M0,40V${y(sum)}`;
+    for (const [time, amount] of one.charges) path += `H${x(time)}V${y(sum += amount)}`;
+    const corner = `${x(today)},${y(one.spent)}`;
+    const chart = draw("svg", { class: "chart", viewBox: "0 0 100 40", preserveAspectRatio: "none", "aria-hidden": "true" });
+    if (end) {
+      chart.append(draw("path", { class: "fan", d: `M${corner}L${x(end.early)},0H${x(end.late)}Z` }),
+        draw("path", { class: "expected", d: `M${corner}L${x(end.expected)},0` }));
+    }
+    chart.append(draw("path", { class: "spent", d: `${path}H${x(today)}V40Z` }));
+    const day = (time) => new Date(time * 1000).toLocaleString("en-GB", until - from < 172800
+      ? { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" });
+    return [chart, make("p", { class: "times" }, make("span", {}, day(from)), make("span", {}, day(until)))];
+  }
+
   function guessOf(one) {
     const unit = one.unit;
     return [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
@@ -198,7 +226,7 @@ document.addEventListener("DOMContentLoaded", () => {
       title: make("h3"), amount: make("span", { class: "amount" }),
       spent: make("span", { class: "spent" }), reserved: make("span", { class: "reserved" }),
       parts: [part("spent"), part("reserved"), part("free")],
-      outlook: make("p", { class: "outlook" }), meaning: make("div"), monitors: make("tbody", { role: "rowgroup" }),
+      outlook: make("p", { class: "outlook" }), chart: make("div"), meaning: make("div"), monitors: make("tbody", { role: "rowgroup" }),
     };
     row.bar = make("div", { class: "bar", role: "img" }, row.spent, row.reserved);
     row.words = make("p", { class: "parts" }, ...row.parts);
@@ -207,7 +235,7 @@ document.addEventListener("DOMContentLoaded", () => {
         ...["Monitor", "State", "Runs", "Alerts", "Spent"].map((text, index) =>
           make("th", { role: "columnheader", scope: "col", class: index > 1 ? "number" : null }, text)))), row.monitors));
     row.node = make("li", { class: "budget" },
-      make("div", { class: "row" }, row.title, row.amount), row.bar, row.words, row.outlook, row.details);
+      make("div", { class: "row" }, row.title, row.amount), row.bar, row.words, row.outlook, row.chart, row.details);
     row.details.addEventListener("toggle", () => showDetails(row));
     return row;
   }
@@ -238,6 +266,7 @@ document.addEventListener("DOMContentLoaded", () => {
     row.words.hidden = left === null || spent + reserved === 0;
     row.bar.setAttribute("aria-label", left === null ? "Not known here" : `${words.join(", ")}, of ${limit} ${measure}`);
     set(row.outlook, outlookOf(one));
+    row.chart.replaceChildren(...chartOf(one));
     showDetails(row);
   }
 
