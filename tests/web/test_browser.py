@@ -176,8 +176,12 @@ async def test_a_chart_has_what_was_spent_as_steps_and_the_outlook_as_a_fan(chro
     async with visit(chromium, stage.url) as seen:
         budgets = seen.page.locator(".budget")
         await expect(budgets.nth(0).locator(".chart .fan")).to_have_count(1)
-        drawn = await budgets.nth(0).locator(".chart path").evaluate_all(
-            "nodes => nodes.map(node => [...node.getAttribute('d').matchAll(/-?[0-9.]+/g)].map(one => +one[0]))"
+        drawn = (
+            await budgets.nth(0)
+            .locator(".chart path")
+            .evaluate_all(
+                "nodes => nodes.map(node => [...node.getAttribute('d').matchAll(/-?[0-9.]+/g)].map(one => +one[0]))"
+            )
         )
         fan, expected, spent = drawn
         (today, left, early, top, late), (*_, middle, _) = fan, expected
