@@ -16,7 +16,7 @@ from tests.simulation.soak import neighbours, played
 from tests.support.counted_alerts import CountedAlerts
 from tests.support.counter_mutants import MUTANTS, Mutant
 from tests.support.counter_play import problem_of, query_of
-from tests.support.raw_streams import Making
+from tests.support.raw_streams import Making, history_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +34,10 @@ def test_one_unit_moves_counts_by_0_to_k_and_nothing_else(first):
     found = played(neighbours, range(first, first + 20))
     assert not found.failures
     assert found.tally.keys() >= FAULTS
+
+
+def test_the_first_look_serves_the_ticks_before_it_of_the_window_in_which_the_counter_began():
+    assert not problem_of(history_of(2201))  # then producers stamp the topic
 
 
 def test_pairs_end_at_the_first_violation_and_name_its_seed():

@@ -349,11 +349,12 @@ def _placed(
                 seen = [one for one in looks if one.ends.get(partition, 0) > offset]
                 if not seen:
                     continue
-                # The first tick that this look serves: the one before served those until its own moment. Where
-                # brokers' timestamps say how far a backlog is read, the last tick.
+                # The first tick that this look serves: the one before served those until its own moment, and the first
+                # look serves those of the window in which the counter began, too. Where brokers' timestamps say how
+                # far a backlog is read, the last tick.
                 before = [one.moment_ms for one in looks if one.moment_ms < seen[0].moment_ms]
                 appended = seen[0].moment_ms - 1
-                tick = clock.tick_after(max(before, default=history.begin_ms))
+                tick = clock.tick_after(max(before, default=clock.window_at(history.begin_ms)))
                 if seen[0].by_broker:
                     tick = max(tick, clock.tick_after(appended))
             window = clock.window_at(one.stamp_ms if event.time_ms is None else event.time_ms)
