@@ -37,14 +37,13 @@ _LARGEST_PARTS: Final = 10**4
 
 def _share(value: object) -> Fraction:
     """Return a share of the whole: a number below 1, or a text such as "1%"."""
-    is_percent = isinstance(value, str) and value.endswith("%")
-    found = (
-        fields.number(value[:-1].strip()) / 100
-        if isinstance(value, str) and is_percent
-        else fields.number(value)
-    )
+    try:
+        is_percent = isinstance(value, str) and value.endswith("%")
+        found = fields.number(str(value)[:-1].strip()) / 100 if is_percent else fields.number(value)
+    except ValueError:
+        found = Fraction(0)
     if not 0 < found < 1:
-        raise ValueError(f"must lie between 0 and 1 (or 0% and 100%), found {quote(value)}")
+        raise ValueError(f"expected a share such as 1% or 0.01, below 100%, found {quote(value)}")
     return _decimal(found, value)
 
 
@@ -122,6 +121,9 @@ def _for(value: object) -> object:
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         windows = fields.integer(value)
         return {"windows": windows, "at_least": windows}
+    if not isinstance(value, Mapping | ForOptions):
+        expected = "expected a number of windows such as 5, or {windows: 5, at_least: 4}"
+        raise ValueError(f"{expected}, found {quote(value)}")
     return value
 
 
@@ -155,7 +157,8 @@ def thresholds_in(file: fields.Named[Sequence[str]]) -> dict[str, int]:
 def _span(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) == 2:
         return value
-    raise ValueError(f"expected a short and a longer time, such as [5m, 1h], found {quote(value)}")
+    found = f"a list of {len(value)}" if isinstance(value, list | tuple) else quote(value)
+    raise ValueError(f"expected a short and a longer time, such as [5m, 1h], found {found}")
 
 
 ThresholdsFile = Annotated[fields.LinesFile, AfterValidator(_thresholds)]
@@ -295,11 +298,15 @@ def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec, rows: st
     if keys.excess is not None:
         steps = keys.excess.over * found.parts
         if steps.denominator != 1 or steps > BOUND:
-            wrong = f"must be a multiple of 1/{found.parts} below 2^40, found {quote(keys.excess.over)}"
+            multiple = "whole number" if found.parts == 1 else f"multiple of 1/{found.parts}"
+            most = BOUND // found.parts
+            wrong = f"must be a {multiple} of at most {most:,}, found {quote(keys.excess.over)}"
             asking.problems["excess.over"] = wrong
         found = msgspec.structs.replace(found, excess=(int(steps), keys.excess.windows))
     if found.parts > _LARGEST_PARTS:
-        asking.problems["usual.factor" if keys.usual else "share.above"] = "has too many decimals"
+        both = "share.above and this factor together make" if keys.share and keys.usual else "it makes"
+        wrong = f"has too many decimals: {both} {found.parts:,} steps of a count, and at most {_LARGEST_PARTS:,} are kept"
+        asking.problems["usual.factor" if keys.usual else "share.above"] = wrong
     if found.look_back > MOST_WINDOWS:
         far = f"reads {found.look_back} windows back, and at most {MOST_WINDOWS} are kept"
         asking.problems[
