@@ -118,13 +118,14 @@ class ForOptions(Strict):
 
 
 def _for(value: object) -> object:
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+    if isinstance(value, Mapping | ForOptions):
+        return value
+    try:
         windows = fields.integer(value)
-        return {"windows": windows, "at_least": windows}
-    if not isinstance(value, Mapping | ForOptions):
+    except ValueError:
         expected = "expected a number of windows such as 5, or {windows: 5, at_least: 4}"
-        raise ValueError(f"{expected}, found {quote(value)}")
-    return value
+        raise ValueError(f"{expected}, found {quote(value)}") from None
+    return {"windows": windows, "at_least": windows}
 
 
 def _thresholds(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]]:
@@ -305,7 +306,8 @@ def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec, rows: st
         found = msgspec.structs.replace(found, excess=(int(steps), keys.excess.windows))
     if found.parts > _LARGEST_PARTS:
         both = "share.above and this factor together make" if keys.share and keys.usual else "it makes"
-        wrong = f"has too many decimals: {both} {found.parts:,} steps of a count, and at most {_LARGEST_PARTS:,} are kept"
+        steps_of_count = f"{found.parts:,} steps of a count, and at most {_LARGEST_PARTS:,} are kept"
+        wrong = f"has too many decimals: {both} {steps_of_count}"
         asking.problems["usual.factor" if keys.usual else "share.above"] = wrong
     if found.look_back > MOST_WINDOWS:
         far = f"reads {found.look_back} windows back, and at most {MOST_WINDOWS} are kept"
