@@ -26,3 +26,9 @@ def listed(things: Sequence[object], most: int, separator: str = ", ") -> str:
 def named(noun: str, things: Sequence[object], most: int) -> str:
     """Return things with a noun before them, of which ``most`` are shown: shard 1, shards 1, 2 and 3 more."""
     return f"{noun}{'s' * (len(things) != 1)} {listed(things, most)}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows of a table as lines whose columns begin one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 import stream_svt
 from stream_svt.cli import common
+from stream_svt.cli.backtesting import backtest
 from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.counting import count
@@ -122,7 +123,7 @@ def demo(
             raise click.Abort from None
 
 
-for _command in (demo, run, count, apply, show_config, check, send, lint, prove, plan, schema):
+for _command in (demo, run, count, apply, show_config, check, send, lint, prove, plan, backtest, schema):
     app.add_command(_command)
 for _command in (watch, explain, forward, status, rejects, control, carry_over, audit):
     app.add_command(_command)

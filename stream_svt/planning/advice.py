@@ -14,7 +14,7 @@ from stream_svt.planning.model import Workload, report_chances, trajectory
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.wording import counted
+from stream_svt.wording import aligned, counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,9 +30,7 @@ def table(recommendation: Recommendation) -> list[str]:
     marked = [(">" if one is recommendation.best else "", one) for one in recommendation.candidates]
     if recommendation.present is not None:
         marked.append(("now", recommendation.present))
-    rows = [head, *([mark, *_row(one, workload)] for mark, one in marked)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return aligned([head, *([mark, *_row(one, workload)] for mark, one in marked)])
 
 
 def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[str]:

@@ -1,0 +1,96 @@
+"""The command `backtest`: what the monitors of sources would have found in what topics retain."""
+
+from __future__ import annotations
+
+import asyncio
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stream_svt.cli import common
+from stream_svt.cli.common import option
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.terminal import say, say_lines
+
+if TYPE_CHECKING:
+    from stream_svt.settings.monitors import MonitorSpec
+
+_SENSITIVE = """The report is as sensitive as the data. Settings that are tuned on it tell about the data: no promise
+covers what you tune."""
+
+
+def value(text: str) -> Fraction:
+    """Return the value of an option, an exact number."""
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise click.BadParameter(f"{text!r} is not a number such as 700.") from None
+
+
+@common.command(
+    "backtest -c monitors.yaml --from 30d", "backtest -c monitors.yaml --monitor many --surely-from 700"
+)
+@common.config_option()
+@option("--from since", "How far back.", default="30d", metavar="DURATION", callback=common.duration)
+@option("--monitor name", "Only this monitor; those that share its budgets are played, too.", metavar="NAME")
+@option("--draws", "Draws of noise.", click.IntRange(1, 1000), default=20, show_default=True)
+@option("--surely-from", "Least value of an incident. Default: reported 95 times in 100.", value)
+@common.file_option(
+    "--output", "New file of the report; - to print it. Default: backtest-APPLICATION.txt.", metavar="FILE"
+)
+def backtest(
+    path: Path, since: float, name: str | None, draws: int, surely_from: Fraction | None, output: Path | None
+) -> None:
+    """Say what monitors of sources would have found.
+
+    Replays retained raw events, or counts where they reach further back, through the counter and the monitors, with
+    fresh noise and whole budgets that are thrown away. Spends no budget, writes no record, joins no group. The report
+    depends on raw events, in a file for its owner alone: do not tune settings on it.
+    """
+    from stream_svt.operate import backtesting
+
+    config = common.load(path, for_counter=True)
+    counting = {one.name: one for one in config.spec.sources if one.answers is None}
+    of_sources = [one for one in config.spec.monitors if one.source in counting]
+    if not of_sources:
+        problem = (
+            "none tests counts of a source of events, and only these are replayed: see 'stream-svt plan'"
+        )
+        raise ConfigError([Problem(0, "monitors", problem)], config.source)
+    chosen = [one for one in of_sources if name in (None, one.name)]
+    if not chosen:
+        raise click.UsageError(f"--monitor must be one of {', '.join(one.name for one in of_sources)}.")
+    if surely_from is not None and len(chosen) > 1:
+        raise click.UsageError("--surely-from is for one monitor: name it with --monitor.")
+    output = output or Path(f"backtest-{config.spec.application}.txt")
+    if str(output) != "-" and output.exists():
+        raise click.UsageError(f"--output: {output} is there; remove it, or name another file.")
+    lines = _SENSITIVE.splitlines()
+    for source in (counting[one] for one in dict.fromkeys(one.source or "" for one in chosen)):
+        levels = {one.name: _level(one, surely_from) for one in of_sources if one.source == source.name}
+        replay, covered = asyncio.run(backtesting.backtest(config, source, int(since * 1000), levels, draws))
+        names = [one.name for one in chosen if one.source == source.name]
+        lines += ["", *covered, "", *backtesting.table(replay, names)]
+    if str(output) == "-":
+        say_lines("\n".join(lines))
+        return
+    try:
+        backtesting.write_private(output, "\n".join([*lines, ""]))
+    except OSError as error:
+        raise click.UsageError(f"--output: {output}: {error.strerror}.") from None
+    say(
+        f"Read what topics retain of {', '.join(dict.fromkeys(one.source or '' for one in chosen))}, and wrote the "
+        f"report to {output}, for its owner alone."
+    )
+    say_lines(_SENSITIVE)
+
+
+def _level(monitor: MonitorSpec, surely_from: Fraction | None) -> Fraction:
+    """Return the least value of an incident."""
+    from stream_svt.planning.budget import SURE, reported_margin
+
+    if surely_from is None:
+        return monitor.threshold + max(reported_margin(monitor, SURE), Fraction(0))
+    return max(surely_from, monitor.threshold)

@@ -1,0 +1,233 @@
+"""Replays the counts of a source through its monitors, with throw-away keys and ledgers: what they would have found.
+
+Each draw of noise is an engine with fresh keys and whole budgets. Ticks are played one by one. In memory are the
+engines, the counts that questions read, and 16 bytes for each value at or above its threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from stream_svt.columns.query_batch import Integers, QueryBatch
+from stream_svt.kafka.partitioning import Partitioning
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
+from stream_svt.protocol.records import OneRecord, Records
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.queries.counts import MONITOR_HEADER, window_of
+from stream_svt.queries.dataset_index import DatasetIndex
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import NOTHING
+from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.monitors import MonitorSpec, rows_asked
+from stream_svt.settings.questions import Question
+from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.counts import CountsRecord, closed_record, records_of_question
+from stream_svt.sources.questions import Asked, ClosedCounts, Values
+from stream_svt.sources.ticks import TickClock
+
+_NUMBER: Final = 32
+"""Bits of a window's number; the bits above it are a cell's."""
+
+
+class Score(NamedTuple):
+    """Incidents; and by draw alerts, incidents found, and alerts on values below the threshold.
+
+    ``delays`` are the windows from the begin of each found incident to the first alert about it, of all draws.
+    """
+
+    incidents: int
+    alerts: list[int]
+    found: list[int]
+    false: list[int]
+    delays: list[int]
+
+
+@dataclass
+class Track:
+    """What a monitor was asked, and what each draw reported. A cell is a series of a dataset.
+
+    Attributes:
+        levels: Value from which a window belongs to an incident, and threshold.
+        alerts: Cell and window of each alert, by draw.
+        spent: How long (ms) each ledger had lasted when the monitor found it spent, or stopped, by draw.
+    """
+
+    monitor: MonitorSpec
+    question: Question | None
+    levels: tuple[Fraction, Fraction]
+    alerts: list[list[int]]
+    spent: list[list[int]]
+    _reached: tuple[list[Integers], list[Integers]] = field(default_factory=lambda: ([], []))
+
+    def add(self, number: int, values: Values) -> None:
+        """Add the values of a closed window."""
+        for level, reached in zip(self.levels, self._reached, strict=True):
+            least = ceil(level * (self.question.parts if self.question else 1))
+            reached.append(np.flatnonzero(values.known & (values.steps >= least)) << _NUMBER | number)
+
+    def score(self, windows: int) -> Score:
+        """Return the scores of the first ``windows``: an incident is a maximal run of windows of a cell."""
+        high, low = (np.sort(np.concatenate([*reached, _NO_CELLS])) for reached in self._reached)
+        begins = high[np.diff(high, prepend=-2) != 1]
+        score = Score(len(begins), [], [], [], [])
+        for draw in self.alerts:
+            alerts = np.array(draw, np.int64)
+            alerts = alerts[alerts & ((1 << _NUMBER) - 1) < windows]
+            inside = alerts[np.isin(alerts, high)]
+            found, first = np.unique(begins.searchsorted(inside, side="right") - 1, return_index=True)
+            score.alerts.append(len(alerts))
+            score.found.append(len(found))
+            score.false.append(int((~np.isin(alerts, low)).sum()))
+            score.delays.extend((inside[first] - begins[found]).tolist())
+        return score
+
+
+_NO_CELLS: Final = np.zeros(0, np.int64)
+
+
+class Replay:
+    """The monitors of a source, in several draws of noise, on counts from the past.
+
+    Args:
+        surely_from: Value from which a window belongs to an incident, for each monitor that is played.
+        first_ms, last_ms: Begin of the first window, and a moment after the begin of the last one.
+        entropy: Returns as many random bytes as its argument says.
+
+    Attributes:
+        tracks: What was asked and reported, by monitor.
+        datasets: Those that may have such windows, by name; nothing of their budgets is spent at the begin.
+        windows: Number of windows from the first to the last that was closed.
+    """
+
+    def __init__(
+        self,
+        spec: ApplicationSpec,
+        source: SourceSpec,
+        surely_from: Mapping[str, Fraction],
+        first_ms: int,
+        last_ms: int,
+        draws: int,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.source, self.first_ms, self.windows, self._offset = source, first_ms, 0, 0
+        self._listed, self._clock = source.window_list(), TickClock.of(source)
+        self._series = {name: number for number, name in enumerate(self._listed.series)}
+        monitors = tuple(one for one in spec.monitors if one.name in surely_from)
+        self.tracks = {
+            one.name: Track(
+                one,
+                one.question(source) if one.asks else None,
+                (surely_from[one.name], one.threshold),
+                [[] for _ in range(draws)],
+                [[] for _ in range(draws)],
+            )
+            for one in monitors
+        }
+        self._back_ms = source.window * max(
+            (one.question.look_back for one in self.tracks.values() if one.question), default=0
+        )
+        self._closed = ClosedCounts(first_ms - self._back_ms, source.measure_names)
+        self.datasets = {one.name: one for one in _unspent(spec, source, first_ms, last_ms)}
+        declared, names = tuple(self.datasets.values()), [*self.datasets]
+        spec = replace(spec, datasets=declared, monitors=monitors, generators=(), carried=NOTHING)
+        self._engines = [
+            Engine(spec, shard=0, datasets=names, key=entropy(32), entropy=entropy) for _ in range(draws)
+        ]
+        topic = source.counts_topic(spec.application)
+        for engine in self._engines:
+            engine.begin(topic, 0)
+        index = DatasetIndex(names, partition=0, partitioning=Partitioning(1, "murmur2"))
+        asked = rows_asked(monitors)
+        self._decoder = QueryDecoder(topic, index, [*self.tracks], source=source, asked=asked)
+
+    def play(self, records: Sequence[CountsRecord]) -> None:
+        """Play the counts of a tick; at a window's close questions are asked anew."""
+        counts = [one for one in records if MONITOR_HEADER not in dict(one.headers)]
+        windows = set[int]()
+        for one in counts:
+            closed = closed_record(self.source, one.dataset.encode(), one.content, dict(one.headers))
+            if closed is not None:
+                self._closed.add(*closed)
+                windows.add(closed.window)
+        values = {
+            window: self._values(window) for window in windows if window >= self.first_ms
+        }  # one at most
+        for window, each in values.items():
+            self.play_close(window, each, counts)
+            self._closed.forget_before(window + self.source.window - self._back_ms)
+        if counts and not values:
+            self._test(counts, counts[0].timestamp_ms)
+
+    def play_close(self, window: int, values: Mapping[str, Values], counts: Sequence[CountsRecord]) -> None:
+        """Play a window's close: its counts, and the values of all monitors."""
+        tick, number = self._clock.close_of(window), (window - self.first_ms) // self.source.window
+        records, self.windows = [*counts], number + 1
+        for name, one in self.tracks.items():
+            one.add(number, values[name])
+            if one.question is not None:
+                asked = (self.source, self._listed, one.question, window, tick, values[name])
+                records += records_of_question(*asked)
+        self._test(records, tick)
+
+    def _values(self, window: int) -> dict[str, Values]:
+        """Return the values of all monitors about a closed window."""
+        series, length, closed = self._listed.series, self.source.window, self._closed
+        return {
+            name: closed.of(window, self._names(window), one.monitor.measure or "", series)
+            if one.question is None
+            else Asked(one.question, closed, self._names, series, length).about(window)
+            for name, one in self.tracks.items()
+        }
+
+    def _names(self, window: int) -> list[str]:
+        return [self.source.dataset_at(window, name) for name in self._listed.datasets]
+
+    def _test(self, records: Sequence[CountsRecord], tick: int) -> None:
+        """Test the records of a tick in all draws."""
+        columns = Records.of(
+            OneRecord(offset, tick, one.dataset.encode(), one.content, one.headers)
+            for offset, one in enumerate(records, self._offset)
+        )
+        end = self._offset + len(records)
+        while self._offset < end:
+            batch = self._decoder.decode(columns[self._offset - end :])
+            self._offset = batch.end
+            for draw, engine in enumerate(self._engines):
+                self._step(draw, engine, batch, tick)
+
+    def _step(self, draw: int, engine: Engine, batch: QueryBatch, tick: int) -> None:
+        is_done = False
+        while not is_done:
+            is_done = engine.step(batch).done
+            events = engine.take_commit().events
+            engine.committed()
+            for event in events:
+                self._note(draw, event, tick)
+
+    def _note(self, draw: int, event: ReleasedEvent, tick: int) -> None:
+        """Take note of a spent ledger, or of an alert about a declared series and a window from the first on."""
+        data, first_ms = event.data, self.first_ms
+        if isinstance(data, Alert):
+            series, begin = self._series.get(data.series or ""), window_of(data.position.window)
+            if series is not None and begin is not None and begin >= first_ms:
+                cell = self._names(begin).index(data.dataset) * len(self._series) + series
+                number = (begin - first_ms) // self.source.window
+                self.tracks[data.monitor].alerts[draw].append(cell << _NUMBER | number)
+        elif event.type is EventType.EXHAUSTED or data.detail.get("stopped"):
+            since = max(self.datasets[data.dataset].terms.from_ms or 0, first_ms)
+            self.tracks[data.monitor].spent[draw].append(tick - since)
+
+
+def _unspent(spec: ApplicationSpec, source: SourceSpec, first_ms: int, last_ms: int) -> Iterator[DatasetSpec]:
+    """Yield the datasets of a source, of generated ones those between two moments, with nothing spent."""
+    generated = (replace(one, from_ms=0, begun_ms=0, balances={}) for one in spec.generators)
+    found = [*spec.datasets, *(each for one in generated for each in one.periods(first_ms, last_ms))]
+    for one in filter(lambda each: source.covers(each.name), found):
+        yield DatasetSpec(one.name, replace(one.terms, spent_before=0))

@@ -1,0 +1,188 @@
+"""Replays of counts: scores against a slow reference, whole budgets in each draw, ledgers of each period."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from stream_svt.application.config import parse_config
+from stream_svt.columns.query_batch import Integers
+from stream_svt.planning.budget import reported_margin
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.periods import DAY_MS
+from stream_svt.sources import replay
+from stream_svt.sources.counts import records_of
+from stream_svt.sources.questions import Values
+from stream_svt.sources.replay import Replay, Score
+from stream_svt.sources.ticks import TickClock
+from tests.support.sources import changed
+
+HOUR_MS = 3_600_000
+FIRST_MS = 20_000 * DAY_MS
+LEVEL = Fraction(700)
+
+
+def spec_of(*changes: tuple[str, str]) -> ApplicationSpec:
+    return parse_config(changed(*changes)).spec
+
+
+def replay_of(spec: ApplicationSpec, windows: int, draws: int = 3) -> Replay:
+    [source] = spec.sources
+    levels = {one.name: max(LEVEL, one.threshold) for one in spec.monitors}
+    return Replay(spec, source, levels, FIRST_MS, FIRST_MS + windows * HOUR_MS, draws, os.urandom)
+
+
+def play(spec: ApplicationSpec, counts: Sequence[Integers], draws: int = 3) -> Replay:
+    """Replay counts of visitors by window and page; no event is an error, or slow."""
+    [source], played = spec.sources, replay_of(spec, len(counts), draws)
+    listed, clock = source.window_list(), TickClock.of(source)
+    for number, visitors in enumerate(counts):
+        values = np.concatenate([visitors, np.zeros(2 * len(visitors), np.int64)])
+        begin = FIRST_MS + number * HOUR_MS
+        played.play([*records_of(source, listed, begin, clock.close_of(begin), values)])
+    return played
+
+
+def peaks(*at: tuple[int, int], windows: int = 48) -> list[Integers]:
+    """Return counts of five pages, with peaks at some windows of a page."""
+    counts = [np.full(5, 100) for _ in range(windows)]
+    for window, page in at:
+        counts[window][page] = 2_000
+    return counts
+
+
+# -- scores
+
+
+def reference(
+    values: np.ndarray, known: np.ndarray, alerts: list[list[tuple[int, int]]], least: int
+) -> Score:
+    """Return scores of values by window and cell, of which some are known; a window of others ends an incident."""
+    windows, cells = values.shape
+    incidents: list[list[tuple[int, int]]] = []
+    for cell in range(cells):
+        run: list[tuple[int, int]] = []
+        for window in range(windows):
+            if known[window, cell] and values[window, cell] >= 10:
+                run.append((cell, window))
+            elif run:
+                incidents.append(run)
+                run = []
+        incidents += [run] if run else []
+    score = Score(len(incidents), [], [], [], [])
+    for draw in alerts:
+        closed = [one for one in draw if one[1] < windows]
+        score.alerts.append(len(closed))
+        score.false.append(
+            sum(not known[window, cell] or values[window, cell] < least for cell, window in closed)
+        )
+        hits = [next((one[1] - run[0][1] for one in closed if one in run), None) for run in incidents]
+        score.found.append(sum(one is not None for one in hits))
+        score.delays.extend(one for one in hits if one is not None)
+    return score
+
+
+def differs(module: ModuleType, seed: int) -> bool:
+    """Play a random small history; return whether scores differ from the reference."""
+    rng = random.Random(seed)
+    windows, cells, least = rng.randrange(1, 9), rng.randrange(1, 5), rng.choice((5, 10))
+    shape, chance = (windows, cells), np.random.default_rng(seed)
+    values, known = chance.choice((0, 4, 5, 9, 10, 12), shape), chance.random(shape) < 0.8
+    whole = chance.random(windows) < 0.9  # others are lost: nothing is added
+    alerts = [
+        [(rng.randrange(cells), rng.randrange(windows + 2)) for _ in range(rng.randrange(6))]
+        for _ in range(3)
+    ]
+    monitor = spec_of(("threshold: 500, mute", f"threshold: {least}, mute")).monitors[0]
+    track = module.Track(
+        monitor,
+        None,
+        (Fraction(10), monitor.threshold),
+        [[cell << 32 | window for cell, window in draw] for draw in alerts],
+        [],
+    )
+    for number in np.flatnonzero(whole).tolist():
+        track.add(number, Values(values[number : number + 1], known[number : number + 1]))
+    expected = reference(values, known & whole[:, None], alerts, least)
+    return tuple(track.score(windows)) != tuple(expected)
+
+
+def test_scores_are_those_of_the_reference():
+    assert not any(differs(replay, seed) for seed in range(400))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("values.steps >= least", "values.steps > least"),
+        ("values.known & (values", "(values"),
+        ("!= 1]", "!= 0]"),
+        ('side="right")', 'side="left")'),
+        ("alerts = alerts[alerts & ((1 << _NUMBER) - 1) < windows]", "pass"),
+        ("inside = alerts[np.isin(alerts, high)]", "inside = alerts[np.isin(alerts, low)]"),
+        ("~np.isin(alerts, low)", "~np.isin(alerts, high)"),
+        ("inside[first] - begins[found]", "inside[first] - begins[0]"),
+    ],
+)
+def test_a_mistake_in_a_score_is_seen(right, wrong):
+    source = inspect.getsource(replay)
+    assert source.count(right) == 1
+    mutant = ModuleType("mutant")
+    sys.modules["mutant"] = mutant  # dataclasses look for it
+    try:
+        exec(source.replace(right, wrong), vars(mutant))  # noqa: S102 - our own source
+        assert any(_is_caught(mutant, seed) for seed in range(400))
+    finally:
+        del sys.modules["mutant"]
+
+
+def _is_caught(mutant: ModuleType, seed: int) -> bool:
+    try:
+        return differs(mutant, seed)
+    except IndexError:
+        return True
+
+
+# -- replays
+
+
+def test_every_draw_finds_a_clear_incident_once_and_nothing_else():
+    played = play(spec_of(), peaks((3, 1), (4, 1), (30, 4)))
+    score = played.tracks["many-users"].score(played.windows)
+    # The mute of an hour is over when the second window of the first incident is tested.
+    assert score == Score(2, [3, 3, 3], [2, 2, 2], [0, 0, 0], [0] * 6)
+    assert played.tracks["many-errors"].score(played.windows).incidents == 0
+
+
+def test_each_period_has_a_whole_ledger_also_before_the_first_that_is_declared():
+    flood = play(spec_of(), peaks(*((window, page) for window in range(10) for page in range(5))))
+    assert [*flood.datasets] == ["web-2024-10-04", "web-2024-10-05"]
+    track = flood.tracks["many-users"]
+    # The other monitor's run has half of the limit: this one has a run of five alerts, and is told so an hour later.
+    assert track.score(flood.windows).alerts == [5, 5, 5]
+    assert track.spent == [[2 * HOUR_MS + 60_000]] * 3
+    again = play(spec_of(), peaks(*((window, page) for window in (2, 26) for page in range(5))))
+    assert again.tracks["many-users"].score(again.windows).found == [10, 10, 10]
+
+
+def test_draws_differ_where_values_are_near_the_threshold():
+    spec = spec_of()
+    near = 500 + int(reported_margin(spec.monitors[0], 0.5))
+    played = play(spec, [np.full(5, near)], draws=12)
+    assert len({tuple(one) for one in played.tracks["many-users"].alerts}) > 2
+
+
+def test_a_question_is_asked_anew_of_closed_counts():
+    lasting = ("threshold: 500, mute: 1h", "threshold: 500, mute: 1h, for: 2")
+    played = play(spec_of(lasting), peaks((3, 1), (10, 2), (11, 2)))
+    score = played.tracks["many-users"].score(played.windows)
+    assert (score.incidents, score.alerts, score.found) == (1, [1] * 3, [1] * 3)
+    assert {one & 0xFFFFFFFF for draw in played.tracks["many-users"].alerts for one in draw} == {11}
