@@ -35,6 +35,7 @@ _QUESTION_PARTS: Final = {
     "excess": ("mapping", "ExcessOptions"),
     "for": ("number or mapping", "ForOptions"),
     "share": ("mapping", "ShareOptions"),
+    "detect": ("mapping", "DetectOptions"),
     "usual": ("mapping", "UsualOptions"),
 }
 """The same of a monitor."""

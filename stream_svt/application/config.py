@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.kafka.clients import Cluster, tls_context
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.configuration import Bundle
-from stream_svt.settings import sections
+from stream_svt.settings import detection, sections
 from stream_svt.settings.application import ApplicationSpec, specification
 from stream_svt.settings.document import Document, KeyPath, did_you_mean, quote, read, refuse, without
 from stream_svt.settings.fields import Named, opened
@@ -55,6 +55,12 @@ class Config:
     has_sources: bool = False
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
+    reread: Callable[..., Config] | None = field(default=None, compare=False, repr=False)
+
+    def holding(self, files: Mapping[str, str]) -> Config:
+        """Return the configuration with the numbers that the files of an applied version hold."""
+        has_numbers = any(one.detect is not None for one in self.spec.monitors)
+        return self.reread(held=detection.Held.by(files)) if has_numbers and self.reread else self
 
     @property
     def current(self) -> ApplicationSpec:
@@ -78,7 +84,9 @@ class Config:
     def bundle(self) -> Bundle:
         """The part of the file that is applied: its text without service sections, and the files that it names."""
         files = {} if self.document is None else self.document.files
-        return Bundle(without(self.text, sections.SERVICE_KEYS), files)
+        return Bundle(
+            without(self.text, sections.SERVICE_KEYS), files | detection.held_file(self.spec.monitors)
+        )
 
     @property
     def partitioning(self) -> Partitioning:
@@ -127,12 +135,13 @@ def parse_config(
     environ: Mapping[str, str] | None = None,
     is_whole: bool = True,
     for_counter: bool = False,
+    held: detection.Held | None = None,
 ) -> Config:
     """Return the configuration in a YAML text, or raise ConfigError with all problems.
 
     File names in it are relative to ``directory``. Unless it ``is_whole``, datasets and monitors are skipped: a worker
     reads them from the configuration topic. A counter needs no sealing key: ``for_counter`` skips the section, so that
-    it can run where there is none.
+    it can run where there is none. ``held`` are numbers of the version applied last.
     """
     document = read(text, source)
     document.override(environ or {}, sections.SECTIONS)
@@ -144,7 +153,7 @@ def parse_config(
         model = sections.ServiceDocument
         data = {name: value for name, value in data.items() if name not in sections.APPLIED_KEYS}
     with document.checking():
-        found = model.model_validate(data, context=Files(directory))
+        found = model.model_validate(data, context=Files(directory, held=held))
         spec = ApplicationSpec(found.application, (), ())
         if isinstance(found, sections.ConfigDocument):
             refuse(sections.registry_problems(found))
@@ -158,6 +167,7 @@ def parse_config(
         **{key: getattr(found, key) for key in sections.SERVICE_KEYS},
         notes=tuple(sorted([*spec.notes, *notes])),
         source=source,
+        reread=partial(parse_config, text, source=source, directory=directory, environ=environ),
     )
 
 
@@ -184,8 +194,10 @@ class Files:
     key names, or raises ValueError with a message that does not repeat what is held there.
     """
 
-    def __init__(self, directory: Path, password: str | None = None) -> None:
-        self._directory, self._password = directory, password
+    def __init__(
+        self, directory: Path, password: str | None = None, held: detection.Held | None = None
+    ) -> None:
+        self._directory, self._password, self.held = directory, password, held
         self._sealing: list[bytes] = []
         self._command: list[object] = []
         self._certificate: Path | None = None

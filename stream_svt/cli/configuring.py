@@ -19,6 +19,7 @@ from stream_svt.application.signatures import SigningKey
 from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.logs import log_to_stderr
+from stream_svt.settings.detection import FILE
 from stream_svt.terminal import say, say_lines, styled
 from stream_svt.wording import counted
 from stream_svt.worker import config_versions
@@ -83,6 +84,8 @@ def check(
 
         say_lines(documents(config), nl=False)
         return 0
+    if not (offline or counter) and any(one.detect for one in config.spec.monitors):
+        config = asyncio.run(config_versions.as_applied(config, config.cluster()))
     if not counter:
         findings = check_offline(config)
         _print(findings)
@@ -320,7 +323,7 @@ def _show(config: Config, proposal: config_versions.Proposal) -> None:
     if not proposal.is_new:
         say("No change: the file is the same as that version.", err=True)
         return
-    _print([one for one in check_offline(config) if one.level == "note"], err=True)
+    _print([one for one in check_offline(proposal.config) if one.level == "note"], err=True)
     for line in proposal.difference.lines:
         say(line)
 
@@ -371,7 +374,7 @@ def show_config(path: Path, name: str | None) -> None:
     if version is None:
         raise StreamSvtError("no configuration was applied yet: use 'stream-svt apply -c FILE'")
     if name is not None and name not in version.bundle.files:
-        names = ", ".join(version.bundle.files) or "none"
+        names = ", ".join(one for one in version.bundle.files if one != FILE) or "none"
         raise StreamSvtError(f"the configuration names no file {name!r}; it names: {names}")
     say(f"Version {version.number}, digest {version.digest[:16]}", err=True)
     say_lines(version.bundle.text if name is None else version.bundle.files[name], nl=False)

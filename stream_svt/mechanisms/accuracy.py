@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stream_svt.mechanisms import estimates
 from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.baselines.sparse import Sparse
 from stream_svt.mechanisms.grid import Floats
@@ -78,6 +79,20 @@ def report_probability(
         return 1 - missed
 
     return expectation(reported, threshold, scale=float(1 / query.rate))
+
+
+def reported_margin(mechanism: SparseVector, chance: float, attempt: int = 0) -> int:
+    """Return the least margin, in grid steps, at which one test reports with at least this probability.
+
+    For the branch with the lowest bar. `MisuseError` for Gumbel noise.
+    """
+
+    def margin(correction: int, query: Law) -> int:
+        law = mechanism.threshold_law
+        return correction + least_integer(lambda steps: estimates.survival(query, law, -steps) >= chance)
+
+    bars = (branch.correction(attempt) for branch in mechanism.branches)
+    return min(map(margin, bars, mechanism.branch_laws))
 
 
 def accuracy(

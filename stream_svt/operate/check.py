@@ -119,7 +119,7 @@ def _far_above(monitors: Iterable[MonitorSpec]) -> Iterator[Finding]:
     alike: dict[str, list[str]] = {}
     for one in monitors:
         margin = reported_margin(one, SURE)
-        if one.bounds[0] < 0 or not 0 < _FAR * one.threshold < one.threshold + margin:
+        if one.detect or one.bounds[0] < 0 or not 0 < _FAR * one.threshold < one.threshold + margin:
             continue
         key = "sensitivity" if one.source is None else "at_most of its source's measures"
         remedies = {

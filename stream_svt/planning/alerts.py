@@ -10,6 +10,7 @@ import numpy as np
 from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import Alert, Event
 from stream_svt.planning.budget import SURE, reported_margin, wastes
+from stream_svt.planning.detected import often
 from stream_svt.planning.model import report_chances
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
@@ -17,7 +18,6 @@ from stream_svt.settings.questions import KEYS
 from stream_svt.settings.sources import SourceSpec
 
 _BELOW = {0: "at the threshold", 1: "a noise scale below", 3: "3 noise scales below"}
-_FEW, _NEVER = 0.01, 1e-12
 
 
 def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
@@ -106,14 +106,6 @@ def _odds(monitor: MonitorSpec, alert: Alert) -> str:
     distances = -alert.query_noise.scale * np.array([*_BELOW])
     chances = report_chances(monitor, distances).mean(axis=0)
     each = zip(distances, _BELOW.values(), chances, strict=True)
-    odds = ", ".join(
-        f"{alert.threshold + far:,.6g} ({where}) {_often(chance)}" for far, where, chance in each
-    )
+    odds = ", ".join(f"{alert.threshold + far:,.6g} ({where}) {often(chance)}" for far, where, chance in each)
     tests = "" if monitor.attempts == 1 else f" by one of its {monitor.attempts} tests"
     return f"a value would be reported{tests} so often: {odds}."
-
-
-def _often(chance: float) -> str:
-    if chance >= _FEW:
-        return f"{100 * chance:.2g} times in 100"
-    return f"once in {float(f'{1 / chance:.2g}'):,.12g} tests" if chance > _NEVER else "never in a lifetime"

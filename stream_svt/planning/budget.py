@@ -10,21 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from stream_svt.mechanisms import Exposure, Law, estimates
-from stream_svt.mechanisms.noise import least_integer
+from stream_svt.mechanisms import Exposure, accuracy
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.planning import detected
 from stream_svt.planning.model import report_chances
 from stream_svt.planning.sources import rows_per_day
 from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.settings import detection
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
 from stream_svt.settings.fields import AUTO, MaxRuns, Mute, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.wording import SHOWN, counted, listed, named
-
-SURE = 0.95
-"""A margin counts as detectable if a single test reports it with at least this probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +65,11 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
 
     In real units, for the branch with the lowest bar and the last attempt, whose bar is the lowest.
     """
-    mechanism, last = monitor.mechanism(), monitor.attempts - 1
-
-    def margin(correction: int, query: Law) -> int:
-        law = mechanism.threshold_law
-        return correction + least_integer(lambda steps: estimates.survival(query, law, -steps) >= chance)
-
-    bars = (branch.correction(last) for branch in mechanism.branches)
-    return min(map(margin, bars, mechanism.branch_laws)) * monitor.granularity
+    last = monitor.attempts - 1
+    return accuracy.reported_margin(monitor.mechanism(), chance, last) * monitor.granularity
 
 
+SURE = detection.SURE
 _Alike = tuple[Kind, int, str, tuple[MonitorSpec, ...], MaxRuns | None]
 
 
@@ -146,6 +139,11 @@ def _parts(
         "Lasts": _lasts(monitor, left, len(others), renews=first.terms.renewal is not None),
         "Begins": _begins(monitor, left.at_once),
     }
+    if monitor.detect is not None and source is not None:
+        detects = " ".join((detected.odds(monitor, monitor.detect), *_when_quiet(monitor, source)))
+        parts |= {"Detects": detects, "Wastes": detected.WASTE}
+        parts["Reports"] = detected.price(monitor, monitor.detect, first.terms, source)
+        del parts["Lasts"], parts["Begins"]
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"

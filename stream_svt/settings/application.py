@@ -20,6 +20,7 @@ from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, Terms
+from stream_svt.settings.detection import DetectOptions, Held, RunProblem, numbers_of
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.periods import period_end, written
@@ -189,13 +190,16 @@ ReadNames = Callable[[str], Sequence[str]]
 
 
 def load_spec(
-    text: str | bytes, source: str = "configuration", read_names: ReadNames | None = None
+    text: str | bytes,
+    source: str = "configuration",
+    read_names: ReadNames | None = None,
+    held: Held | None = None,
 ) -> ApplicationSpec:
-    """Return the specification in a YAML text.
+    """Return the specification in a YAML text, with the numbers that ``held`` has.
 
     Raises ConfigError with all problems of single keys, or, if there are none, with all between keys.
     """
-    document, files = read(text, source), _NamesFiles(read_names)
+    document, files = read(text, source), _NamesFiles(read_names, held)
     with document.checking():
         found = ConfigDocument.model_validate(document.data, context=files)
         return specification(found, document.problem)
@@ -206,6 +210,7 @@ class _NamesFiles:
     """The context of a configuration whose secrets nobody reads here."""
 
     read: ReadNames | None
+    held: Held | None
 
     def lines(self, name: str) -> fields.Named[Sequence[str]]:
         """Return the lines of a file."""
@@ -393,15 +398,33 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
             if (number, kind, limit) in seen:
                 continue
             seen.add((number, kind, limit))
-            cost = _amount(price, kind)
+            cost, detect = _amount(price, kind), config.monitors[number].detect
             if price > limit:
-                yield (*path, "epsilon"), f"one whole run costs {cost}, above {limit_text}"
+                key = ("epsilon",) if detect is None else ("detect", "surely_from")
+                buys = "" if detect is None else _affordable(config.monitors[number], detect, first.terms)
+                yield (*path, *key), f"one whole run costs {cost}, above {limit_text}{buys}"
             elif price + config.monitors[number].reserve_units(kind) > limit:
                 yield (*path, "reserve"), f"leaves no room for a whole run of {cost} within {limit_text}"
         if max(budget.prices.values(), default=0) <= limit < budget.needed:
             message = f"{limit_text} cannot pay: {_sum(config, budget)} for a whole run of each monitor; the last ones"
-            remedy = "would be exhausted at their first query. Raise the limit, lower an epsilon, or let fewer monitors"
+            message += (
+                " would be exhausted at their first query. Raise the limit, lower an epsilon or the alerts of"
+            )
+            remedy = "detect, or let fewer monitors"
             yield ("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset"
+
+
+def _affordable(monitor: MonitorSpec, detect: DetectOptions, terms: Terms) -> str:
+    """Return in words what a limit buys of what a monitor shall detect."""
+    run, kind = RunProblem.of(numbers_of(monitor, detect).of), terms.kind
+    steps, alerts = run.affordable(
+        lambda epsilon, split: monitor.price_with(kind, epsilon=epsilon, split=split) <= terms.limit
+    )
+    if steps == float("inf"):
+        return ". It pays for no run of so many alerts"
+    nearest = quote(detect.above + int(steps) * monitor.granularity)
+    text = f". For {run.cutoff} alerts a run it buys surely_from: {nearest}"
+    return f"{text}; for {quote(detect.surely_from)} it buys fewer alerts a run: {alerts}" if alerts else text
 
 
 def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:

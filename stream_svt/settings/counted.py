@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from stream_svt.settings import fields, questions
+from stream_svt.settings import detection, fields, questions
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Found, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _UNREAD: dict[str, Any] = {"topic": "unread", "sensitivity": 1, "bounds": (0, 1), "expected_queries": 1}
 """Stand for the keys that would follow from a source with problems of its own."""
+_UNSOLVED: dict[str, Any] = {"threshold": 0, "epsilon": 1, "cutoff": 1, "expected_queries": 1}
+"""Stand for the keys that would follow from a `detect` with problems."""
 _SAMPLE_MS = 4 * DAY_MS
 """A Monday: whether datasets are declared is compared for the periods that begin then."""
 
@@ -66,7 +68,46 @@ def derived(
             problems += (((*path, key), _follows(raw["source"])) for key in follow if key in raw)
             monitors[-1] = {key: value for key, value in raw.items() if key not in follow} | followed
             problems += (((*path, *key.split(".")), message) for key, message in found)
+        if isinstance(raw, dict) and raw.get("detect") is not None:
+            follow = [key for key in detection.FOLLOW if key in raw]
+            problems += ((("monitors", number, key), _FROM_DETECT) for key in follow)
+            kept = {key: value for key, value in monitors[-1].items() if key not in follow}
+            solved, wrong = (_UNSOLVED, []) if follow else _detected(kept, sources, data, context)
+            monitors[-1] = kept | solved
+            problems += ((("monitors", number, "detect", *key), message) for key, message in wrong)
     return monitors, problems
+
+
+_FROM_DETECT = "cannot be combined with detect, from which all about a run follows: remove one of them"
+
+
+def _detected(
+    monitor: Mapping[str, Any], sources: Sequence[Any], data: Mapping[str, Any], context: object
+) -> tuple[dict[str, Any], list[tuple[tuple[str, ...], str]]]:
+    """Return the keys of a monitor that follow from its `detect`, and problems of that, by path."""
+    source = next((one for one in sources if getattr(one, "name", "") == monitor.get("source")), None)
+    asked = _valid(detection.DetectOptions, monitor["detect"], context)
+    if monitor.get("source") is None or (source is not None and source.answers is not None):
+        return _UNSOLVED, [((), "is for counts of a source: write epsilon, cutoff and threshold instead")]
+    if source is None or "granularity" not in monitor or not isinstance(asked, detection.DetectOptions):
+        return _UNSOLVED, []
+    declared = (_valid(DatasetDeclaration, raw, context) for raw in _items(data, "datasets"))
+    known = (one for one in declared if isinstance(one, DatasetDeclaration))
+    filled = [one for one in known if any(map(source.covers, one.samples(_SAMPLE_MS)))]
+    for per_ms in (one.limit.per_ms for one in filled):
+        if per_ms != asked.per:
+            of = f"the limit of the datasets of source {quote(source.name)} has"
+            if per_ms is not None:
+                return _UNSOLVED, [(("per",), f"{of} per {fields.duration_text(per_ms)}: write the same")]
+            return _UNSOLVED, [
+                (("per",), f"{of} no per: remove it; alerts are then for the life of a dataset")
+            ]
+    held = getattr(context, "held", None) or detection.Held()
+    try:
+        cutoff = asked.cutoff(source.period_ms)
+        return held.numbers_for(_name_in(monitor), asked, cutoff, monitor), []
+    except ValueError as error:
+        return _UNSOLVED, [(("surely_from",), str(error))]
 
 
 def _items(data: Mapping[str, Any], key: str) -> Sequence[Any]:

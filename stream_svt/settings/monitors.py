@@ -33,7 +33,7 @@ from stream_svt.mechanisms.numbers import LARGEST_EPSILON, exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
-from stream_svt.settings import fields, questions
+from stream_svt.settings import detection, fields, questions
 from stream_svt.settings.datasets import Terms
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.maintenance import MaintenanceField
@@ -73,13 +73,18 @@ OF_SOURCE = ("topic", "record", "datasets", "sensitivity", "monotonic", "granula
 """Keys that follow from a monitor's source."""
 _DECLARED = ("topic", "sensitivity", "bounds")
 """Those that are required without one."""
+_OF_RUN = ("epsilon", "cutoff", "threshold")
+"""Keys that are required without `detect`."""
 
 
 def _without_source(schema: dict[str, Any]) -> None:
-    """Change the JSON Schema of a monitor: its keys are declared, or follow from a source."""
-    schema["required"] = [name for name in schema["required"] if name not in _DECLARED]
+    """Change the JSON Schema of a monitor: its keys are declared, or follow from a source, and from `detect`."""
+    schema["required"] = [name for name in schema["required"] if name not in (*_DECLARED, *_OF_RUN)]
     follow = {"required": ["source"], "properties": {key: False for key in OF_SOURCE if key != "datasets"}}
     schema["oneOf"] = [{"required": [*_DECLARED], "properties": {"source": False}}, follow]
+    without = dict.fromkeys(detection.FOLLOW, False)
+    detects = {"required": ["source", "detect"], "properties": without}
+    schema["allOf"] = [{"oneOf": [{"required": [*_OF_RUN], "properties": {"detect": False}}, detects]}]
 
 
 class MonitorSpec(Strict):
@@ -119,6 +124,10 @@ class MonitorSpec(Strict):
         default=None, alias="for"
     )
     """How many windows must have the value: 5, or {windows: 5, at_least: 4}."""
+    detect: Annotated[detection.DetectOptions | None, Change.ADDED_LATER, Change.NO_OUTCOME] = None
+    """What shall be found, such as {above: 500, surely_from: 700, alerts: 10, per: 30d}: `threshold`, `epsilon`,
+    `cutoff`, `split`, `correction`, `expected_queries` and `on_halt` then follow. Only for counts of a source; required
+    there unless these keys are given."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
     """Layout of the records. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
@@ -127,7 +136,7 @@ class MonitorSpec(Strict):
     """svt: one branch. adaptive: a second branch, which halves the price of answers far above the threshold.
     ladder: more such branches. Default svt."""
     epsilon: fields.PositiveExact
-    """Privacy loss of one whole run, exact."""
+    """Privacy loss of one whole run, exact. It and the other keys of runs are required without `detect`."""
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)]
     """Alerts that one run pays for; for adaptive and ladder, alerts at full price."""
     sensitivity: fields.PositiveExact
@@ -265,6 +274,10 @@ class MonitorSpec(Strict):
             return zcdp_general(mechanism.epsilon_units)
         return zcdp_monotone(mechanism.epsilon_units, mechanism.threshold_units)
 
+    def price_with(self, kind: Kind, **changed: Any) -> int:  # noqa: ANN401  values of keys
+        """Return what a run with other values of some keys costs."""
+        return self.model_copy(update=changed).run_price(kind)
+
     def __hash__(self) -> int:
         """Return a hash that is fast to compute: this is a key of caches that each begin of a run asks."""
         return hash(self.name)
@@ -297,7 +310,7 @@ class MonitorSpec(Strict):
     def _left_out(self) -> set[str]:
         """Keys of later releases where they are not used."""
         unused = {name for name in questions.QuestionKeys.model_fields if getattr(self, name) is None}
-        unused |= {name for name in ("severity", "maintenance") if not getattr(self, name)}
+        unused |= {name for name in ("detect", "severity", "maintenance") if not getattr(self, name)}
         return unused | (set() if self.source else {"source", "measure"})
 
     @property

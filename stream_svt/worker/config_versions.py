@@ -18,7 +18,7 @@ import pickle
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -220,6 +220,7 @@ class Proposal(NamedTuple):
     ``refused`` is why the newest record of the topic is ignored, or None.
     """
 
+    config: Config
     bundle: Bundle
     before: Current | None
     is_new: bool
@@ -237,6 +238,7 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     versions = await read_versions(config, cluster)
     applied = newest(versions, config.topics.config)
     old = declared_in(applied)
+    config = config if applied is None else config.holding(applied.bundle.files)
     if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
         raise other_partitioner(applied.bundle.partitioner, config)
     change = await changes(config, cluster, applied, old)
@@ -261,7 +263,15 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
         change.refused.append(Problem(0, "", why))
     if change.refused:
         raise ConfigError(change.refused, config.source)
-    return Proposal(bundle, versions.current, is_new, change, versions.refused)
+    return Proposal(config, bundle, versions.current, is_new, change, versions.refused)
+
+
+async def as_applied(config: Config, cluster: Cluster) -> Config:
+    """Return a configuration with the numbers that the version applied last holds, if it can be read."""
+    applied = None
+    with suppress(BrokerError, ConfigError):  # others say why
+        applied = newest(await read_versions(config, cluster), config.topics.config)
+    return config if applied is None else config.holding(applied.bundle.files)
 
 
 def declared_in(applied: Version | None) -> ApplicationSpec | None:

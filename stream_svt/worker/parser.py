@@ -12,9 +12,10 @@ from errno import ENOENT
 import msgspec
 
 from stream_svt import plain_text
-from stream_svt.errors import ConfigError
+from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.detection import Held
 
 PIECE_SIZE = 500
 """Datasets in a piece that the subprocess returns."""
@@ -28,7 +29,13 @@ def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
             raise FileNotFoundError(ENOENT, "it is not among the files applied")
         return plain_text.lines(bundle.files[path])
 
-    return load_spec(bundle.text, source, names)
+    try:
+        held = Held.by(bundle.files, own=True)
+    except ValueError as error:
+        raise ConfigError(
+            [Problem(0, "monitors.detect", f"the numbers cannot be read: {error}")], source
+        ) from None
+    return load_spec(bundle.text, source, names, held)
 
 
 def parsed(bundle: Bundle, source: str) -> tuple[ApplicationSpec, str]:

@@ -233,7 +233,11 @@ def test_check_and_apply_print_any_finding_and_difference(printed, config):
     configuring._print([kind(HOSTILE, HOSTILE) for kind in (ok, note, problem)])
     loaded = common.load(config)
     proposal: Any = SimpleNamespace(
-        before=SimpleNamespace(number=1), refused=HOSTILE, is_new=True, difference=Difference([HOSTILE])
+        config=loaded,
+        before=SimpleNamespace(number=1),
+        refused=HOSTILE,
+        is_new=True,
+        difference=Difference([HOSTILE]),
     )
     configuring._show(loaded, proposal)
     printed()

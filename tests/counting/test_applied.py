@@ -11,6 +11,8 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.counting import applied as module
 from stream_svt.counting.applied import Applied
 from stream_svt.errors import ConfigError
+from stream_svt.settings import detection
+from stream_svt.worker.config_versions import as_applied, propose
 from tests.support.worker import until
 
 pytestmark = pytest.mark.kafka
@@ -51,6 +53,28 @@ async def test_versions_are_known_up_to_now_with_the_lists_that_earlier_ones_had
     assert lists.at(applied.read_ms + 1) is None
     assert applied.lists("web", 100).at(applied.read_ms - 99) is None
     assert applied.lists("web", 100).at(applied.read_ms - 100) is not None
+
+
+async def test_the_numbers_of_an_applied_version_hold_for_counters_check_and_the_next_apply(
+    counting, monkeypatch
+):
+    """Another release would solve for others: `propose` compares with the held ones, so that nothing is new."""
+    detect = "detect: {above: 100, surely_from: 300, alerts: 10}"
+    scene = await counting(more=f"  - {{name: sure, source: web, measure: users, {detect}}}\n")
+    await scene.publish()
+    solved = scene.config().spec.monitors[1]
+    monkeypatch.setattr(detection, "solve", lambda _: (solved.epsilon * 2, solved.split))
+    config = scene.config()
+    assert config.spec.monitors[1].epsilon == solved.epsilon * 2
+    found = Applied(config)
+    following = asyncio.create_task(found.follow())
+    await found.read_since(now_ms())
+    following.cancel()
+    proposal = await propose(config, config.cluster())
+    assert not proposal.is_new
+    assert not proposal.difference.has_changes
+    for spec in (found.spec, proposal.config.spec, (await as_applied(config, config.cluster())).spec):
+        assert spec.monitors[1] == solved
 
 
 async def test_a_moment_is_not_known_while_a_version_of_it_may_be_in_an_open_transaction(scene, applied):

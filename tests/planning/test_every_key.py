@@ -131,7 +131,10 @@ def test_another_carried_over_file_is_refused_before_any_shard_sees_it(
 
 TOP_KEYS = {"application", "sources", "datasets", "monitors", "maintenance", "carried_over"}
 WITH_SOURCES = {"source", "measure"}
-"""Keys of monitors that `test_sources.py` changes, as it does with each key of a source."""
+"""Keys of monitors that `test_sources.py` changes, as it does with each key of a source.
+
+`detect` is changed by `tests/settings/test_detection.py`.
+"""
 
 
 SOURCE = (
@@ -166,7 +169,7 @@ def test_there_is_a_case_for_every_key() -> None:
     """A new key fails here until its change is named, or a reason is written down."""
     monitor = {info.alias or name for name, info in MonitorSpec.model_fields.items()}
     dataset = {info.alias or name for name, info in DatasetDeclaration.model_fields.items()}
-    assert monitor == MONITOR_KEYS.keys() | WITH_SOURCES | QUESTION_KEYS.keys()
+    assert monitor == MONITOR_KEYS.keys() | WITH_SOURCES | QUESTION_KEYS.keys() | {"detect"}
     assert dataset == DATASET_KEYS.keys() | NO_EFFECT_OF_DATASETS.keys()
     # The other sections stay in the file of each worker, which reads them at its start.
     assert (
