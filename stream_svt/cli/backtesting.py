@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stream_svt.cli import common
 from stream_svt.cli.common import option
+from stream_svt.cli.planning import belief_of, belief_options
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.terminal import say, say_lines
 
@@ -30,24 +31,37 @@ def value(text: str) -> Fraction:
 
 
 @common.command(
-    "backtest -c monitors.yaml --from 30d", "backtest -c monitors.yaml --monitor many --surely-from 700"
+    "backtest -c monitors.yaml --from 30d",
+    "backtest -c monitors.yaml --monitor many --surely-from 700",
+    "backtest -c monitors.yaml --monitor many --synthetic --positives 0.1% --above 200 --below 300",
 )
 @common.config_option()
 @option("--from since", "How far back.", default="30d", metavar="DURATION", callback=common.duration)
 @option("--monitor name", "Only this monitor; those that share its budgets are played, too.", metavar="NAME")
 @option("--draws", "Draws of noise.", click.IntRange(1, 1000), default=20, show_default=True)
 @option("--surely-from", "Least value of an incident. Default: reported 95 times in 100.", value)
+@common.flag(
+    "--synthetic", "Play what --positives, --above and --below say of one monitor, and read nothing."
+)
+@belief_options
 @common.file_option(
     "--output", "New file of the report; - to print it. Default: backtest-APPLICATION.txt.", metavar="FILE"
 )
 def backtest(
-    path: Path, since: float, name: str | None, draws: int, surely_from: Fraction | None, output: Path | None
+    path: Path,
+    since: float,
+    name: str | None,
+    draws: int,
+    surely_from: Fraction | None,
+    output: Path | None,
+    synthetic: bool,
+    **believed: Any,  # noqa: ANN401  a share and margins
 ) -> None:
     """Say what monitors of sources would have found.
 
     Replays retained raw events, or counts where they reach further back, through the counter and the monitors, with
     fresh noise and whole budgets that are thrown away. Spends no budget, writes no record, joins no group. The report
-    depends on raw events, in a file for its owner alone: do not tune settings on it.
+    depends on raw events, in a file for its owner alone: do not tune settings on it. With --synthetic it reads nothing.
     """
     from stream_svt.operate import backtesting
 
@@ -62,8 +76,23 @@ def backtest(
     chosen = [one for one in of_sources if name in (None, one.name)]
     if not chosen:
         raise click.UsageError(f"--monitor must be one of {', '.join(one.name for one in of_sources)}.")
-    if surely_from is not None and len(chosen) > 1:
-        raise click.UsageError("--surely-from is for one monitor: name it with --monitor.")
+    if (synthetic or surely_from is not None) and len(chosen) > 1:
+        raise click.UsageError("--synthetic and --surely-from are for one monitor: name it with --monitor.")
+    if synthetic:
+        [one], asked_ms, belief = chosen, int(since * 1000), belief_of(**believed).central(1)
+        played = (
+            config,
+            counting[one.source or ""],
+            asked_ms,
+            {one.name: _level(one, surely_from)},
+            draws,
+            belief,
+        )
+        say("Values as believed, each by itself. No data was read, and nothing was spent.")
+        say_lines("\n".join(["", *backtesting.table(backtesting.synthesize(*played), [one.name])]))
+        return
+    if any(one is not None for one in believed.values()):
+        raise click.UsageError("--positives, --above and --below need --synthetic.")
     output = output or Path(f"backtest-{config.spec.application}.txt")
     if str(output) != "-" and output.exists():
         raise click.UsageError(f"--output: {output} is there; remove it, or name another file.")
@@ -91,6 +120,8 @@ def _level(monitor: MonitorSpec, surely_from: Fraction | None) -> Fraction:
     """Return the least value of an incident."""
     from stream_svt.planning.budget import SURE, reported_margin
 
+    if surely_from is None and monitor.detect is not None:
+        return monitor.detect.surely_from
     if surely_from is None:
         return monitor.threshold + max(reported_margin(monitor, SURE), Fraction(0))
     return max(surely_from, monitor.threshold)

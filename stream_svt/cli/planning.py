@@ -6,24 +6,26 @@ import re
 import time
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from click.core import ParameterSource
 from pydantic import ValidationError
 
 from stream_svt.cli import common
-from stream_svt.cli.common import option
+from stream_svt.cli.common import Command, option
 from stream_svt.errors import MisuseError
 from stream_svt.terminal import say, say_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stream_svt.planning import Belief
     from stream_svt.planning.budget import PaidRuns
     from stream_svt.settings.application import ApplicationSpec
     from stream_svt.settings.monitors import MonitorSpec
 
+Margins: TypeAlias = "float | NDArray[Any]"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LEGEND = """
 First figure: for the margins as given. In brackets: the range if they are up to {factor:g} times smaller or larger,
@@ -45,7 +47,7 @@ def share(value: str) -> float:
     return number
 
 
-def margins(value: str) -> float | NDArray[Any]:
+def margins(value: str) -> Margins:
     """Return a median margin, or the margins given by percentiles."""
     from stream_svt.planning import from_percentiles
 
@@ -68,6 +70,26 @@ def rate(value: str) -> float:
     if match is None or not float(match[1]):
         raise click.BadParameter(f"{value!r} is not a rate such as 20/s, 500/min, 3000/h or 10000/d.")
     return float(match[1]) / _SECONDS[match[2]]
+
+
+def belief_options(command: Command) -> Command:
+    """Add the options that say what is believed about values."""
+    text = "Distance above the threshold of these positives: the median, or percentiles such as 10:20,50:40,90:90."
+    below = option("--below", "Distance below the threshold of the others, in the same form.", margins)
+    positives = option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share)
+    return positives(option("--above", text, margins)(below(command)))
+
+
+def belief_of(
+    positives: float | None, above: Margins | None, below: Margins | None, factor: float = 1
+) -> Belief:
+    """Return what these options say."""
+    from stream_svt.planning import Belief
+
+    if positives is None or above is None or below is None:
+        given = {"--positives": positives, "--above": above, "--below": below}
+        raise click.UsageError(f"Missing option '{next(key for key, one in given.items() if one is None)}'.")
+    return Belief(positives=positives, above=above, below=below, factor=factor)
 
 
 @common.command(
@@ -97,13 +119,7 @@ def rate(value: str) -> float:
     "Queries that one run must last for; with --set, items of the set.",
     click.IntRange(1, 10**15),
 )
-@option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share)
-@option(
-    "--above",
-    "Distance above the threshold of these positives: the median, or percentiles such as 10:20,50:40,90:90.",
-    margins,
-)
-@option("--below", "Distance below the threshold of the others, in the same form.", margins)
+@belief_options
 @option(
     "--uncertainty",
     "Factor by which these distances may be smaller or larger.",
@@ -127,8 +143,8 @@ def plan(
     name: str | None,
     queries: int | None,
     positives: float | None,
-    above: float | NDArray[Any] | None,
-    below: float | NDArray[Any] | None,
+    above: Margins | None,
+    below: Margins | None,
     uncertainty: float,
     finite: bool,
     drift: float | None,
@@ -146,12 +162,10 @@ def plan(
     if openslo is not None:
         _print_openslo(openslo, path)
         return
-    if positives is None or above is None or below is None:
-        given = {"--positives": positives, "--above": above, "--below": below}
-        raise click.UsageError(f"Missing option '{next(key for key, one in given.items() if one is None)}'.")
+    belief = belief_of(positives, above, below, uncertainty)
     import numpy as np
 
-    from stream_svt.planning import Belief, Drift, advice, recommend
+    from stream_svt.planning import Drift, advice, recommend
     from stream_svt.settings.fields import Sweep
 
     monitor, spec = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
@@ -159,9 +173,8 @@ def plan(
     if queries is None:
         raise click.UsageError("--queries is missing: the queries that one run must last for.")
     try:
-        rising = None if drift is None else Drift(queries=drift, start=float(np.median(below)))
+        rising = None if drift is None else Drift(queries=drift, start=float(np.median(belief.below)))
         finite = finite or isinstance(monitor.append, Sweep)
-        belief = Belief(positives=positives, above=above, below=below, factor=uncertainty)
         load = belief.central(queries, finite=finite, drift=rising, rate=rate)
         advised = recommend(monitor, load, belief.spread(load), present=path is not None)
     except MisuseError as error:
@@ -173,7 +186,7 @@ def plan(
         except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
             raise click.UsageError(f"--plot {plot}: {error}") from None
     kind = "items of a set" if finite else "queries"
-    head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
+    head = f"Plan for {queries:,} {kind}, {100 * belief.positives:.3g} % of them positive."
     say(f"{head} No data was read, and nothing was spent.")
     say("")
     for line in advice.table(advised):

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from aiokafka import TopicPartition
 
 from stream_svt.application.config import Config
@@ -28,6 +29,7 @@ from stream_svt.counting.source import SourceLoop
 from stream_svt.errors import StreamSvtError
 from stream_svt.kafka import clients as kafka
 from stream_svt.monitor.operations import utc
+from stream_svt.planning.model import Workload
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.fields import duration_text
 from stream_svt.settings.periods import DAY_MS
@@ -80,6 +82,21 @@ async def backtest(
     if not replay.windows:
         raise _nothing(source, "no window of this time has closed")
     return replay, [*_covered(source, held, asked_ms, replay.windows)]
+
+
+def synthesize(
+    config: Config,
+    source: SourceSpec,
+    asked_ms: int,
+    level: Mapping[str, Fraction],
+    draws: int,
+    belief: Workload,
+) -> Replay:
+    """Play one monitor on values that a belief says, for so long from now on; nothing is read."""
+    first_ms = TickClock.of(source).window_at(int(time.time() * 1000))
+    replay = Replay(config.spec, source, level, first_ms, first_ms + asked_ms, draws, os.urandom)
+    replay.play_belief(belief, max(asked_ms // source.window, 1), np.random.default_rng())
+    return replay
 
 
 def _nothing(source: SourceSpec, why: str) -> StreamSvtError:

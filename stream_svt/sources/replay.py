@@ -18,6 +18,7 @@ from stream_svt.columns.query_batch import Integers, QueryBatch
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
+from stream_svt.planning.model import Workload
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.counts import MONITOR_HEADER, window_of
@@ -26,9 +27,9 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec, rows_asked
-from stream_svt.settings.questions import Question
+from stream_svt.settings.questions import BOUND, Question
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counts import CountsRecord, closed_record, records_of_question
+from stream_svt.sources.counts import CountsRecord, closed_record, records_of, records_of_question
 from stream_svt.sources.questions import Asked, ClosedCounts, Values
 from stream_svt.sources.ticks import TickClock
 
@@ -66,10 +67,15 @@ class Track:
     spent: list[list[int]]
     _reached: tuple[list[Integers], list[Integers]] = field(default_factory=lambda: ([], []))
 
+    @property
+    def parts(self) -> int:
+        """Steps of one unit of a value."""
+        return self.question.parts if self.question else 1
+
     def add(self, number: int, values: Values) -> None:
         """Add the values of a closed window."""
         for level, reached in zip(self.levels, self._reached, strict=True):
-            least = ceil(level * (self.question.parts if self.question else 1))
+            least = ceil(level * self.parts)
             reached.append(np.flatnonzero(values.known & (values.steps >= least)) << _NUMBER | number)
 
     def score(self, windows: int) -> Score:
@@ -175,6 +181,21 @@ class Replay:
                 asked = (self.source, self._listed, one.question, window, tick, values[name])
                 records += records_of_question(*asked)
         self._test(records, tick)
+
+    def play_belief(self, belief: Workload, windows: int, rng: np.random.Generator) -> None:
+        """Play so many windows of one monitor, in which each value by itself is as a belief says."""
+        [(name, one)], listed = self.tracks.items(), self._listed
+        asks = one.question is not None
+        cells = len(listed.datasets), len(listed.measures), len(listed.series)
+        column = 0 if asks else self.source.measure_names.index(one.monitor.measure or "")
+        for window in range(self.first_ms, self.first_ms + windows * self.source.window, self.source.window):
+            above, below = (rng.choice(margins, cells) for margins in (belief.above, belief.below))
+            margins = np.where(rng.random(cells) < belief.positives, above, -below)
+            real = (float(one.monitor.threshold) + margins) * one.parts
+            steps = np.maximum(np.floor(real).astype(np.int64), -BOUND if asks else 0)
+            counts = (self.source, listed, window, self._clock.close_of(window), steps.ravel())
+            values = Values(steps[:, column], np.ones_like(steps[:, column], np.bool_))
+            self.play_close(window, {name: values}, [] if asks else [*records_of(*counts)])
 
     def _values(self, window: int) -> dict[str, Values]:
         """Return the values of all monitors about a closed window."""

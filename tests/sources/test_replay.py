@@ -15,6 +15,7 @@ import pytest
 
 from stream_svt.application.config import parse_config
 from stream_svt.columns.query_batch import Integers
+from stream_svt.planning import Belief, from_percentiles
 from stream_svt.planning.budget import reported_margin
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.periods import DAY_MS
@@ -186,3 +187,20 @@ def test_a_question_is_asked_anew_of_closed_counts():
     score = played.tracks["many-users"].score(played.windows)
     assert (score.incidents, score.alerts, score.found) == (1, [1] * 3, [1] * 3)
     assert {one & 0xFFFFFFFF for draw in played.tracks["many-users"].alerts for one in draw} == {11}
+
+
+@pytest.mark.parametrize("question", ["", ", for: 2"])
+def test_values_are_as_believed(question):
+    text = "threshold: 500, mute: 1h"
+    spec = spec_of((text, f"{text}{question}"))
+    belief = Belief(positives=0.25, above=400, below=from_percentiles([(100, 450)]))
+    [source] = spec.sources
+    played = Replay(spec, source, {"many-users": Fraction(500)}, FIRST_MS, FIRST_MS + DAY_MS, 2, os.urandom)
+    played.play_belief(belief.central(1), 240, np.random.default_rng(1))
+    [track] = played.tracks.values()
+    high, low = (np.concatenate(one) for one in track._reached)
+    assert played.windows == 240
+    assert high.tolist() == low.tolist()
+    assert abs(len(high) / (240 * 5) - 0.25) < 0.05  # four standard deviations
+    assert {one >> 32 for one in high.tolist()} == {0, 1, 2, 3, 4}
+    assert all(track.score(24).alerts)

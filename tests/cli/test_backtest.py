@@ -1,0 +1,66 @@
+"""`backtest` without brokers: what believed values give, and what is refused before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sources import WEB
+
+BELIEF = ("--positives", "1%", "--above", 200, "--below", 300)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "web.yaml").write_text(WEB)
+    return tmp_path / "web.yaml"
+
+
+def test_believed_values_are_played_without_brokers_and_files(file, stream_svt):
+    one = ("--monitor", "many-users")
+    ended = stream_svt("backtest", "-c", file, *one, "--from", "10d", "--draws", 2, "--synthetic", *BELIEF)
+    assert ended.code == 0
+    assert "No data was read, and nothing was spent." in ended.out
+    [row] = [text.split() for text in ended.out.splitlines() if text.startswith("many-users")]
+    assert 1 <= int(row[2]) <= 40  # of 1,200 values one in a hundred
+    assert row[-2:] == ["of", "10"]
+    assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--monitor", "many"), "--monitor must be one of many-users, many-errors."),
+        (("--surely-from", 700), "are for one monitor: name it with --monitor."),
+        (("--synthetic", *BELIEF), "are for one monitor: name it with --monitor."),
+        (("--monitor", "many-users", "--synthetic"), "Missing option '--positives'."),
+        (BELIEF, "--positives, --above and --below need --synthetic."),
+        (("--surely-from", "high"), "'high' is not a number such as 700."),
+        (("--output", "web.yaml"), "--output: web.yaml is there; remove it, or name another file."),
+    ],
+)
+def test_what_contradicts_is_refused(file, stream_svt, options, why):
+    ended = stream_svt("backtest", "-c", file, *options)
+    assert ended.code == 2
+    assert why in ended.err
+
+
+def test_monitors_of_query_topics_are_refused(config, stream_svt):
+    ended = stream_svt("backtest", "-c", config)
+    assert ended.code == 2
+    assert "monitors: none tests counts of a source of events, and only these are replayed" in ended.err
+
+
+def test_incidents_begin_where_a_monitor_shall_surely_detect(file, stream_svt):
+    keys = "measure: visitors, epsilon: 1, cutoff: 5, threshold: 500, mute: 1h"
+    assert keys in WEB
+    file.write_text(
+        WEB.replace(keys, "measure: visitors, detect: {above: 500, surely_from: 1234, alerts: 5}")
+    )
+    ended = stream_svt(
+        "backtest", "-c", file, "--monitor", "many-users", "--draws", 1, "--synthetic", *BELIEF
+    )
+    [row] = [text.split() for text in ended.out.splitlines() if text.startswith("many-users")]
+    assert row[1] == "1,234"
