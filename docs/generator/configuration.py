@@ -33,6 +33,7 @@ _SOURCE_PARTS: Final = {
 """Keys of a source that hold further keys: the words for them, and the model."""
 _QUESTION_PARTS: Final = {
     "excess": ("mapping", "ExcessOptions"),
+    "excess.visits": ("mapping", "VisitOptions"),
     "for": ("number or mapping", "ForOptions"),
     "share": ("mapping", "ShareOptions"),
     "detect": ("mapping", "DetectOptions"),

@@ -45,6 +45,8 @@ def _value(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
         usual, most = question.excess
         over = quote(Fraction(usual, question.parts))
         text = f"the largest sum of what the last 1 to {most} windows have above {over}, of {text}"
+    if (visits := question.visits) is not None:
+        text += f" in {visits.at_most} of any {visits.among} windows of a unit"
     if question.holds[0] > 1:
         windows, at_least = question.holds
         which = "the smallest" if at_least == windows else f"the {ordinal(at_least)} largest"

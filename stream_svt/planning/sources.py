@@ -145,6 +145,11 @@ def _takes(spec: ApplicationSpec, source: SourceSpec) -> str:
         if back
         else ""
     )
+    if among := max((one.among for one in listed.visits), default=0):
+        units = f"{_size(8 * _PAIRS * (among - 1))} for a million pairs in each"
+        closed += (
+            f" Units of {among - 1} closed windows, which visits look up, also in the event log: {units}."
+        )
     fit = duration_text(_MEMORY // (PAIR * _PAIRS) * source.window)
     return (
         f"{_size(PAIR * _PAIRS)} of memory for a million pairs of a unit and a count, in up to {open_windows(source)} "

@@ -94,6 +94,20 @@ class UsualOptions(Strict):
     """The value is the count less the mean times this factor. Default 1."""
 
 
+class VisitOptions(Strict):
+    """In how many windows a unit counts, at most."""
+
+    at_most: Count
+    """In how many of them a unit counts, the first ones first."""
+    in_: Several = Field(alias="in")
+    """Of how many consecutive windows."""
+
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if self.at_most >= self.in_:
+            yield "at_most", f"must be less than in ({self.in_}), found {self.at_most}"
+
+
 class ExcessOptions(Strict):
     """The largest sum of what the last windows have more than usual, for slow rises."""
 
@@ -101,6 +115,9 @@ class ExcessOptions(Strict):
     """What a window has usually: a sum adds up what it has more."""
     windows: Several
     """How many windows a sum has at most."""
+    visits: VisitOptions | None = None
+    """For units that come rarely: with {at_most: 1, in: 24} a unit counts in one of any 24 windows at most, and a sum
+    needs less distance. Default: a unit counts in each window."""
 
 
 class ForOptions(Strict):
@@ -196,6 +213,19 @@ class QuestionKeys(Strict):
 KEYS: Final = tuple(info.alias or name for name, info in QuestionKeys.model_fields.items())
 
 
+class Visits(msgspec.Struct, frozen=True):
+    """Counts of a measure in which a unit counts in ``at_most`` of any ``among`` consecutive windows at most."""
+
+    measure: str
+    at_most: int
+    among: int
+
+    @property
+    def name(self) -> str:
+        """What stands for the measure of these counts; no measure has a space."""
+        return f"{self.measure} {self.at_most}/{self.among}"
+
+
 class Question(msgspec.Struct, frozen=True):
     """What the counter of a source computes for one monitor, exactly, in steps of 1 / `parts`.
 
@@ -211,6 +241,7 @@ class Question(msgspec.Struct, frozen=True):
         over: Windows of the short and of the long mean.
         excess: What a window has usually, in steps, and the most windows of a sum.
         holds: How many windows are read, and how many of them must have the value.
+        visits: In how many windows a unit counts; None for each.
     """
 
     monitor: str
@@ -224,6 +255,7 @@ class Question(msgspec.Struct, frozen=True):
     over: tuple[int, int] = (1, 1)
     excess: tuple[int, int] = (0, 1)
     holds: tuple[int, int] = (1, 1)
+    visits: Visits | None = None
 
     @property
     def parts(self) -> int:
@@ -244,6 +276,10 @@ class Question(msgspec.Struct, frozen=True):
         if self.usual is not None:
             *_, factor, per = self.usual
             down, up = per * down + factor * up, per * up + factor * down
+        if self.visits is not None:
+            # Without its first visit a unit's later one may count.
+            sums = -(-self.excess[1] // self.visits.among) * self.visits.at_most * up
+            return sums, sums
         return down * self.excess[1], up * self.excess[1]
 
     @property
@@ -266,7 +302,9 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The measures whose counts are read."""
+        """The measures whose counts are read, the first one's in place of the measure's own."""
+        if self.visits is not None:
+            return (self.visits.name,)
         return (self.measure,) if self.share is None else (self.measure, self.share[0])
 
 
@@ -303,7 +341,8 @@ def asked_by(monitor: str, keys: Any, measure: str, source: SourceSpec, rows: st
             most = BOUND // found.parts
             wrong = f"must be a {multiple} of at most {most:,}, found {quote(keys.excess.over)}"
             asking.problems["excess.over"] = wrong
-        found = msgspec.structs.replace(found, excess=(int(steps), keys.excess.windows))
+        excess = int(steps), keys.excess.windows
+        found = msgspec.structs.replace(found, excess=excess, visits=asking.visits())
     if found.parts > _LARGEST_PARTS:
         both = "share.above and this factor together make" if keys.share and keys.usual else "it makes"
         steps_of_count = f"{found.parts:,} steps of a count, and at most {_LARGEST_PARTS:,} are kept"
@@ -370,6 +409,14 @@ class _Asking:
         if short >= long:
             self.problems["over"] = "expected a short and a longer time, such as [5m, 1h]"
         return self._windows("over", short), self._windows("over", long)
+
+    def visits(self) -> Visits | None:
+        visits: VisitOptions | None = self.keys.excess.visits
+        if visits is None:
+            return None
+        if others := [key for key in ("share", "usual", "mean", "over") if _has(self.keys, key)]:
+            self.problems["excess.visits"] = f"is for sums of counts: remove {listed(others, SHOWN)}"
+        return Visits(self.measure, visits.at_most, visits.in_)
 
     def _windows(self, key: str, length_ms: int) -> int:
         if length_ms % self.source.window:

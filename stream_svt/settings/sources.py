@@ -32,7 +32,7 @@ from stream_svt.settings.periods import (
     periods_in,
     written,
 )
-from stream_svt.settings.questions import Question
+from stream_svt.settings.questions import Question, Visits
 from stream_svt.settings.records import KEY, Path, checked_path, is_inside, steps
 
 LOG_PARTITIONS: Final = 8
@@ -289,6 +289,11 @@ class WindowList(msgspec.Struct, frozen=True):
         """Return the list with further series, which `part` gave."""
         asked = tuple(one.continued(more) for one, more in zip(self.questions, part.questions, strict=True))
         return WindowList(self.datasets, self.measures, self.series + part.series, asked)
+
+    @property
+    def visits(self) -> tuple[Visits, ...]:
+        """The counts in which a unit counts in few windows."""
+        return tuple(dict.fromkeys(one.visits for one in self.questions if one.visits is not None))
 
     @property
     def cells(self) -> int:

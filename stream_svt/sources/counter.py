@@ -26,6 +26,7 @@ from stream_svt.sources.log import (
     MAX_NAMES_BYTES,
     Accepted,
     Began,
+    Counted,
     Done,
     Entry,
     Look,
@@ -36,7 +37,9 @@ from stream_svt.sources.log import (
 )
 from stream_svt.sources.looks import CounterStep, SourceCounter
 from stream_svt.sources.questions import Asked, ClosedCounts, Values
-from stream_svt.sources.tally import Keys, cut, pack, sorted_keys
+from stream_svt.sources.state import OpenWindow
+from stream_svt.sources.tally import NO_KEYS, PARTS, Keys, cells_of, cut, pack, sorted_keys
+from stream_svt.sources.visits import Counting
 
 FAR_AHEAD_MS: Final = 600_000
 """How long after its look, which comes `settle` after its moment, a broker may stamp a record; others are dropped."""
@@ -46,6 +49,8 @@ FULL: Final = 1 << 19
 """Keys that wait for a transaction, at most."""
 FLUSH: Final = 1 << 18
 """Keys that are enough for a transaction."""
+_MANY_KEYS: Final = 1 << 12
+"""Keys of a part that are looked up in a step of its own."""
 MANY, FEW = 200, 400
 """Open windows from which on fewer records are counted at once, and how many: each may be in another window."""
 
@@ -110,6 +115,8 @@ class Counter(SourceCounter):
     def recall(self, closed: ClosedCounts) -> None:
         """See `SourceCounter`."""
         self._closed = closed
+        for begin, window in self.state.closed.items():
+            self._add_visits(closed, begin, window)
 
     # -- what the clock decides
 
@@ -121,15 +128,34 @@ class Counter(SourceCounter):
         until = min(now_ms, state.last_look_ms) if state.parked else now_ms
         begin = max(self._opened_to, state.next_window)
         names = {measure.name for measure in self.source.measures}
+        key = self._key_before(begin)
         while (opens := clock.opens_ms(begin)) <= until:
             listed = lists.at(opens)
             if listed is None or not names.issuperset(measure.name for measure in listed.measures):
                 break
             window = state.windows.get(begin)
+            goes_on = key and listed.visits and self._is_one_period(begin, listed)
+            key = key if goes_on else self._draw_key()
             if window is None or not window.is_whole:
-                self._queued += _openings(begin, self._draw_key(), listed)
+                self._queued += _openings(begin, key, listed)
+            else:
+                key = window.key
             begin += clock.window_ms
         self._opened_to = begin
+
+    def _key_before(self, begin: int) -> bytes:
+        """Return the key of the window before one, empty if it is not known."""
+        before = begin - self.state.clock.window_ms
+        entries = (one for one in (*self._flight, *self._queued) if isinstance(one, WindowOpened))
+        if (queued := next((one.key for one in entries if one.window == before), None)) is not None:
+            return queued
+        window = self.state.windows.get(before) or self.state.closed.get(before)
+        return b"" if window is None else window.key
+
+    def _is_one_period(self, begin: int, listed: WindowList) -> bool:
+        """Return whether a window and the one before are of the same datasets."""
+        before, name = begin - self.state.clock.window_ms, listed.datasets[0]
+        return self.source.dataset_at(before, name) == self.source.dataset_at(begin, name)
 
     # -- reading
 
@@ -288,6 +314,7 @@ class Counter(SourceCounter):
         records = [records_of(self.source, *one[:2], tick, one[2]) for one in counts]
         for listed, window, values in counts:
             if (closed := self._closed) is not None and state.clock.close_of(window) == tick:
+                yield from self._count_visits(window)
                 self._close(closed, listed, window, values)
                 for question in listed.questions:
                     answers = self._answers(closed, question, listed, window)
@@ -302,6 +329,40 @@ class Counter(SourceCounter):
         for dataset, of_dataset in zip(names, cells, strict=True):
             for measure, counts in zip(listed.measures, of_dataset, strict=True):
                 closed.add(window, dataset, measure.name, listed.series, np.minimum(counts, HIGHEST))
+        self._add_visits(closed, window, self.state.windows[window])
+
+    def _count_visits(self, begin: int) -> Iterator[CounterStep]:
+        """Yield steps that write which units count in a window that closes, for questions with visits."""
+        state, window, length = self.state, self.state.windows[begin], self.state.clock.window_ms
+        tally, entries = window.counted(state.clock.close_of(begin)), list[Entry]()
+        if tally is None:
+            return
+        for visits in window.cells.list.visits:
+            begins = range(begin - (visits.among - 1) * length, begin, length)
+            counting = Counting(visits, window, (state.closed[one] for one in begins if one in state.closed))
+            for part in range(PARTS):
+                keys = counting.keys(part, tally.part(part))
+                chunks = (keys[at : at + MAX_KEYS].tobytes() for at in range(0, len(keys), MAX_KEYS))
+                entries += (Counted(begin, visits, part, one, at > 0) for at, one in enumerate(chunks))
+                if len(entries) * MAX_KEYS >= FLUSH:
+                    yield self._fly(tuple(entries))
+                    entries = []
+                elif len(keys) > _MANY_KEYS:
+                    yield CounterStep()
+        if entries:
+            yield self._fly(tuple(entries))
+
+    def _add_visits(self, closed: ClosedCounts, begin: int, window: OpenWindow) -> None:
+        """Keep the counts of a closed window in which units count few times."""
+        listed = window.cells.list
+        shape = len(listed.datasets), len(listed.measures), len(listed.series)
+        for visits in listed.visits:
+            parts = window.counting.get(visits, [NO_KEYS])
+            counts = np.bincount(cells_of(np.concatenate(parts)), minlength=listed.cells).reshape(shape)
+            number = [measure.name for measure in listed.measures].index(visits.measure)
+            for dataset, of_dataset in zip(listed.datasets, counts, strict=True):
+                name = self.source.dataset_at(begin, dataset)
+                closed.add(begin, name, visits.name, listed.series, of_dataset[number])
 
     def _answers(self, closed: ClosedCounts, question: Question, listed: WindowList, window: int) -> Values:
         def names(begin: int) -> list[str]:

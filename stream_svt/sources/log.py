@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from stream_svt.errors import UnreadableState
+from stream_svt.settings.questions import Visits
 from stream_svt.settings.sources import WindowList
 
 VERSION: Final = 1
@@ -121,6 +122,19 @@ class Pairs(msgspec.Struct, frozen=True, tag="pairs"):
     keys: bytes
 
 
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    """Sorted keys of cells and units that count in a window which is closed, where later ones look them up.
+
+    All have the same part of a tally. ``goes_on``: the entry before has the first of them.
+    """
+
+    window: int
+    visits: Visits
+    part: int
+    keys: bytes
+    goes_on: bool
+
+
 class Read(msgspec.Struct, frozen=True, tag="read"):
     """For each partition the offset up to which its records are folded, into the pairs of its transaction or before."""
 
@@ -161,7 +175,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     clears: bool
 
 
-Entry: TypeAlias = Began | WindowOpened | Look | Pairs | Read | Done | Parked | Accepted
+Entry: TypeAlias = Began | WindowOpened | Look | Pairs | Counted | Read | Done | Parked | Accepted
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Entry)

@@ -137,7 +137,7 @@ class Asked:
 
     def _share(self, window: int) -> Values:
         question = self._question
-        whole = self._count(window, question.measure)
+        whole = self._count(window, question.measures[0])
         taken = np.array(question.thresholds or (0,), np.int64)
         if question.share is None:
             return _limited(whole.steps - taken, whole.known)

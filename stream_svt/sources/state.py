@@ -7,17 +7,21 @@ they are durable: so both have the same state, whenever one takes over from the 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from stream_svt.columns.query_batch import Integers
+from stream_svt.settings.questions import Visits
 from stream_svt.settings.sources import WindowList
 from stream_svt.sources.log import (
     Accepted,
     Began,
+    Counted,
     Done,
     Entry,
     Look,
@@ -29,7 +33,7 @@ from stream_svt.sources.log import (
     Standing,
     WindowOpened,
 )
-from stream_svt.sources.tally import Tally
+from stream_svt.sources.tally import NO_KEYS, PARTS, Keys, Tally
 from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import UnitHash
 
@@ -52,6 +56,21 @@ class Cells:
         """The most that one unit adds, by cell."""
         each = np.array([measure.at_most for measure in self.list.measures], np.int64)
         return np.tile(np.repeat(each, len(self.list.series)), len(self.list.datasets))
+
+    @cached_property
+    def among(self) -> int:
+        """In how many windows, from its own on, later ones look units of a window up."""
+        return max((one.among for one in self.list.visits), default=0)
+
+    def numbers_in(self, other: Cells) -> Integers:
+        """Return for each cell the number of the same one in another list, -1 for none."""
+        known = {name: number for number, name in enumerate(other.names())}
+        return np.array([known.get(name, -1) for name in self.names()], np.int64)
+
+    def names(self) -> Iterator[tuple[str, str, str]]:
+        """Yield dataset, measure and series of each cell, in order."""
+        measures = (measure.name for measure in self.list.measures)
+        return product(self.list.datasets, measures, self.list.series)
 
     def register(self, reader: EventReader) -> None:
         """Ask a reader for the codes of all names, before it reads."""
@@ -87,6 +106,7 @@ class OpenWindow:
         key: Key of its units' hash.
         is_whole: Whether all parts of its list are there.
         tallies: Its pairs, by the tick from which on they count.
+        counting: Once it is closed, the keys that count by parts, where later windows look them up.
     """
 
     offset: int
@@ -94,6 +114,7 @@ class OpenWindow:
     cells: Cells
     is_whole: bool
     tallies: dict[int, Tally] = field(default_factory=dict)
+    counting: dict[Visits, list[Keys]] = field(default_factory=dict)
 
     @cached_property
     def hash(self) -> UnitHash:
@@ -126,6 +147,7 @@ class CounterState:
         first: Begin of the first window that is asked.
         next_window: Begin of the next window to open.
         windows: Windows by their begin, opened and not yet asked for the last time.
+        closed: Those asked for the last time whose units later ones look up.
         offsets: For each partition the offset up to which its records are folded.
         queue: Looks that are not served yet, with their offsets in the log; and among them accepted losses, which take
             effect in their turn. The first look is the limit of reading.
@@ -145,6 +167,7 @@ class CounterState:
         self.offsets: Offsets = {}
         self.floors: Offsets = {}
         self.windows: dict[int, OpenWindow] = {}
+        self.closed: dict[int, OpenWindow] = {}
         self.queue: deque[tuple[int, Look | Accepted]] = deque()
         self.jumps = 0
         self.served_ms = _NEVER
@@ -190,6 +213,7 @@ class CounterState:
         """Return the entry that says that a tick is asked, and that records are folded up to some offsets."""
         looks = self.queue[0][0] if self.queue else None
         needed = [one.offset for begin, one in self.windows.items() if self.clock.close_of(begin) > tick]
+        needed += [one.offset for one in self._remembered(tick).values()]
         needed += [one for one in (looks, self._park and self._park[0]) if one is not None]
         standing = Standing(
             topic_id=self.topic_id,
@@ -219,6 +243,12 @@ class CounterState:
                 if entry.window in self.windows:  # else the window is over, and its opening deleted
                     tally = self.windows[entry.window].tally(entry.tick)
                     tally.add(np.frombuffer(entry.keys, "<u8"))
+            case Counted():
+                if entry.window in self.windows:
+                    parts = self.windows[entry.window].counting.setdefault(entry.visits, [NO_KEYS] * PARTS)
+                    keys = np.frombuffer(entry.keys, "<u8")
+                    before = parts[entry.part] if entry.goes_on else NO_KEYS
+                    parts[entry.part] = np.concatenate((before, keys))
             case Read():
                 self.offsets = dict(entry.offsets)
             case Done():
@@ -264,12 +294,25 @@ class CounterState:
         self.queue = deque(one for one in self.queue if one[0] >= looks)
         self._park = self._park if self._park and self._park[0] >= needed else None
         self._is_incomplete = self.oldest is None or needed < self.oldest
+        self.closed = self._remembered(entry.tick)
         for begin, window in list(self.windows.items()):
             is_over = window.offset < needed or begin < self.first
             if is_over or self.clock.close_of(begin) <= entry.tick:
                 del self.windows[begin]
+                window.tallies.clear()
             else:
                 window.counted(entry.tick)
+
+    def _remembered(self, tick: int) -> dict[int, OpenWindow]:
+        """Return the closed windows, once a tick is asked, whose units later ones look up."""
+        clock = self.clock
+        asked = {begin: one for begin, one in self.windows.items() if clock.close_of(begin) <= tick}
+        last = clock.window_at(tick - clock.closes_after_ms)
+        return {
+            begin: one
+            for begin, one in (self.closed | asked).items()
+            if begin > last - (one.cells.among - 1) * clock.window_ms
+        }
 
     def _accept(self, offset: int, entry: Accepted) -> None:
         if entry.clears:

@@ -23,7 +23,9 @@ Keys: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 
 PARTS: Final = 16
+NO_KEYS: Final[Keys] = np.empty(0, np.uint64)
 _HASH_BITS: Final = np.uint64(HASH_BITS)
+_HASH: Final = np.uint64((1 << HASH_BITS) - 1)
 _PART: Final = np.uint64(PARTS - 1)
 _LONGER: Final = 2
 
@@ -43,11 +45,18 @@ def cut(keys: Keys, most_of_cell: Integers) -> Keys:
         return keys
     again += 1
     copied = keys[again]
-    before = again - most_of_cell[_cells(copied)]
+    before = again - most_of_cell[cells_of(copied)]
     is_more = (before >= 0) & (keys[np.maximum(before, 0)] == copied)
     keep = np.ones(len(keys), np.bool_)
     keep[again[is_more]] = False
     return keys[keep]
+
+
+def in_cells(keys: Keys, numbers: Integers) -> Keys:
+    """Return the sorted keys of units in other cells, given the new number of each cell, -1 for none."""
+    cells = numbers[cells_of(keys)]
+    known = cells >= 0
+    return sorted_keys(pack(cells[known], keys[known] & _HASH))
 
 
 def sorted_keys(keys: Keys) -> Keys:
@@ -91,10 +100,15 @@ class Tally:
 
     def parts(self) -> Iterator[Keys]:
         """Yield the keys of one part after the other, sorted and cut."""
-        for runs in self._parts:
-            self._merge_last(runs, len(runs))
+        for number, runs in enumerate(self._parts):
             if runs:
-                yield runs[0]
+                yield self.part(number)
+
+    def part(self, number: int) -> Keys:
+        """Return the keys of a part, sorted and cut."""
+        runs = self._parts[number]
+        self._merge_last(runs, len(runs))
+        return runs[0] if runs else NO_KEYS
 
     def counts(self) -> Integers:
         """Return how many keys each cell has."""
@@ -104,7 +118,7 @@ class Tally:
         """Yield what `counts` returns, each time with one more part of the keys; nothing may be added meanwhile."""
         counts = np.zeros(len(self._most), np.int64)
         for keys in self.parts():
-            counts += np.bincount(_cells(keys), minlength=len(counts))
+            counts += np.bincount(cells_of(keys), minlength=len(counts))
             yield counts
 
     def _tidy(self) -> None:
@@ -125,5 +139,6 @@ class Tally:
             runs[-count:] = [cut(merged, self._most)]
 
 
-def _cells(keys: Keys) -> Integers:
+def cells_of(keys: Keys) -> Integers:
+    """Return the numbers of the keys' cells."""
     return (keys >> _HASH_BITS).view(np.int64)

@@ -266,6 +266,11 @@ QUESTIONS = {
         "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors: one adds 0 to 24. "
         "Nothing is asked in the first 23h of the source and of a series, nor where a window that it reads was lost."
     ),
+    "threshold: 50, excess: {over: 512, windows: 24, visits: {at_most: 1, in: 24}}": (
+        "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors in 1 of any 24 "
+        "windows of a unit: one `user` moves it by -1 to 1. Nothing is asked in the first 23h of the source and of a "
+        "series, nor where a window that it reads was lost."
+    ),
 }
 
 
@@ -278,3 +283,6 @@ def test_a_question_is_told_in_words(question: str) -> None:
     assert f"  Asks     {QUESTIONS[question]}" in explain_sources(found)
     [takes] = [line for line in explain_sources(found) if line.startswith("  Takes")]
     assert "closed windows, which questions read" in takes
+    units = " Units of 23 closed windows, which visits look up, also in the event log"
+    looks_up = f"{units}: 184 MB for a million pairs in each."
+    assert (looks_up in takes) is ("visits" in question)

@@ -112,6 +112,9 @@ def test_a_monitor_without_a_question_is_as_before():
     assert "share" not in spec.monitors[0].to_json()
 
 
+VISITS = "threshold: 5, excess: {over: 5, windows: 3, visits: {at_most: "
+
+
 @pytest.mark.parametrize(
     ("question", "message"),
     [
@@ -131,6 +134,8 @@ def test_a_monitor_without_a_question_is_as_before():
         ("threshold: 5, for: 1", "for: must be at least 2, found 1"),
         ("threshold: 5, for: {windows: 3, at_least: 4}", "for.at_least: must be at most windows (3), found 4"),
         ("threshold: 5, excess: {over: 1/2, windows: 3}", "excess.over: must be a whole number of at most 70,368"),
+        (f"{VISITS}3, in: 3}}}}", "excess.visits.at_most: must be less than in (3), found 3"),
+        (f"mean: 2, {VISITS}1, in: 3}}}}", "excess.visits: is for sums of counts: remove mean"),
         ("threshold: 5, for: 3, sensitivity: 2", "sensitivity: follows from source 'requests': remove it"),
     ],
 )  # fmt: skip

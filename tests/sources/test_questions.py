@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from stream_svt.settings.questions import Question
+from stream_svt.settings.questions import Question, Visits
 from stream_svt.sources.questions import Asked, ClosedCounts
 
 HOUR = 3_600_000
@@ -185,6 +185,36 @@ def test_some_unit_moves_a_value_as_far_as_it_says(asked: Question):
         if [-least, largest] == bounds:
             return
     pytest.fail(f"moved by {least} to {largest} only, of -{bounds[0]} to {bounds[1]}")
+
+
+@pytest.mark.parametrize("asked", [(1, 3, 3), (1, 3, 5), (2, 4, 3), (2, 3, 6), (1, 2, 4)], ids=str)
+def test_visits_move_sums_by_as_much_as_they_say_and_no_more(asked: tuple[int, int, int]):
+    """All sets of windows in which a unit comes, and all their subsets."""
+    at_most, among, windows = asked
+    rule = question(excess=(0, windows), visits=Visits(ALL, at_most, among))
+    length = windows + among
+
+    def sums(comes: int) -> list[int]:
+        counts: list[int] = []
+        for window in range(length):
+            before = counts[max(window - among + 1, 0) :]
+            counts.append(int(bool(comes >> window & 1) and sum(before) < at_most))
+        return [sum(counts[length - number :]) for number in range(1, windows + 1)]
+
+    found = [sums(comes) for comes in range(1 << length)]
+    moved = set[int]()
+    for more in range(1 << length):
+        fewer = more
+        while True:  # all subsets
+            moved |= {one - other for one, other in zip(found[more], found[fewer], strict=True)}
+            if not fewer:
+                break
+            fewer = (fewer - 1) & more
+    down, up = rule.moves
+    assert max(moved) == up
+    assert -down <= min(moved) < 0
+    if windows <= among:
+        assert min(moved) == -down
 
 
 def test_a_series_is_asked_where_every_window_has_it():

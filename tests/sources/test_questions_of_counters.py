@@ -16,12 +16,13 @@ from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.questions import Question
+from stream_svt.settings.questions import Question, Visits
 from stream_svt.sources.counter import Counter
 from stream_svt.sources.counts import CountsRecord, closed_record
 from stream_svt.sources.lists import Lists
-from stream_svt.sources.log import decode, encode
+from stream_svt.sources.log import Counted, decode, encode
 from stream_svt.sources.questions import Asked, ClosedCounts
+from stream_svt.sources.visits import Counting
 
 MINUTE = 60_000
 T = 1_790_000_000_000 // 86_400_000 * 86_400_000
@@ -34,17 +35,21 @@ QUESTIONS = {
     "burn": "share: {of: errors, above: 25%}, over: [1m, 3m], threshold: 1",
     "unusual": "usual: {every: 2m, times: 2, factor: 1.5}, threshold: 2",
     "lasting": "for: {windows: 3, at_least: 2}, threshold: 3",
+    "rising": "excess: {over: 1, windows: 3, visits: {at_most: 1, in: 3}}, threshold: 3",
+    "falling": "excess: {over: 1, windows: 2, visits: {at_most: 2, in: 4}}, for: 2, threshold: 3",
 }
 
 
-def application(*names: str, pages: Sequence[str] = ("/", "/a")) -> ApplicationSpec:
+def application(*names: str, pages: Sequence[str] = ("/", "/a"), dataset: str = "web") -> ApplicationSpec:
     monitors = ["{name: plain, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 5}"]
     monitors += [
         f"{{name: {name}, source: s, measure: all, epsilon: 1, cutoff: 3, {QUESTIONS[name]}}}"
         for name in names
     ]
-    source = SOURCE.replace("/, /a", ", ".join(pages))
+    source = SOURCE.replace("/, /a", ", ".join(pages)).replace("dataset: web", f'dataset: "{dataset}"')
     datasets = "{name: web, limit: 50}"
+    if dataset != "web":
+        datasets = f'{{generate: "{dataset}", from: 2026-01-01, lateness: 1h, limit: 50}}'
     listed = ", ".join(monitors)
     return load_spec(
         f"{{application: web, sources: [{{{source}}}], datasets: [{datasets}], monitors: [{listed}]}}"
@@ -54,18 +59,19 @@ def application(*names: str, pages: Sequence[str] = ("/", "/a")) -> ApplicationS
 class Play:
     """A counter on events of every window, which may be taken over between windows."""
 
-    def __init__(self, spec: ApplicationSpec) -> None:
-        self.spec, self.source = spec, spec.sources[0]
+    def __init__(self, spec: ApplicationSpec, begin: int = T) -> None:
+        self.spec, self.source, self.begin = spec, spec.sources[0], begin
+        self.keys = random.Random(8)
         self.lists = [(0, spec.window_list(self.source))]
         self.log: list[tuple[int, bytes]] = []
         self.counts: list[CountsRecord] = []
         self.recalls = self.offset = 0
         self.counter = self.made()
-        self.counter.begin({0: (0, 0)}, T, by_broker=True, topic_id="t")
+        self.counter.begin({0: (0, 0)}, begin, by_broker=True, topic_id="t")
         self.write()
 
     def made(self) -> Counter:
-        counter = Counter(self.source, lambda: bytes(16))
+        counter = Counter(self.source, lambda: self.keys.randbytes(16))
         for offset, entry in self.log:
             counter.replay(offset, decode(entry))
         return counter
@@ -94,7 +100,7 @@ class Play:
 
     def window(self, number: int, events: Sequence[tuple[str, str, int]]) -> None:
         """Count a window's events: users, pages and states."""
-        begin = T + number * MINUTE
+        begin = self.begin + number * MINUTE
         records = [
             OneRecord(
                 self.offset + row,
@@ -128,10 +134,12 @@ def drawn(rng: random.Random) -> list[tuple[str, str, int]]:
 
 def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str, Fraction]]:
     """Return what a worker reads of a record: what stands for the measure, series and value of each query."""
-    index = DatasetIndex(["web"], partition=0, partitioning=Partitioning(1, "murmur2"))
+    index = DatasetIndex([record.dataset], partition=0, partitioning=Partitioning(1, "murmur2"))
     asked = [one.tested for one in spec.monitors if one.asks]
     decoder = QueryDecoder("web.s.counts", index, [], source=spec.sources[0], asked=asked)
-    batch = decoder.decode([OneRecord(7, record.timestamp_ms, b"web", record.content, record.headers)])
+    batch = decoder.decode(
+        [OneRecord(7, record.timestamp_ms, record.dataset.encode(), record.content, record.headers)]
+    )
     assert not batch.rejects
     fraction = np.zeros(len(batch), np.int64) if batch.fraction is None else batch.fraction
     values = [
@@ -146,10 +154,23 @@ def decoded(spec: ApplicationSpec, record: CountsRecord) -> list[tuple[str, str,
     ]
 
 
+def visitors(windows: Sequence[Sequence[tuple[str, str, int]]], visits: Visits) -> list[list[int]]:
+    """Return the counts of each window, by page, in which a user counts in few windows."""
+    counting: list[set[tuple[str, str]]] = []
+    for events in windows:
+        before = counting[max(len(counting) - visits.among + 1, 0) :]
+        came = {(user, page) for user, page, _ in events}
+        counting.append({one for one in came if sum(one in each for each in before) < visits.at_most})
+    return [[sum(page == one for _, page in each) for one in ("/", "/a")] for each in counting]
+
+
 def expected(
     windows: Sequence[Sequence[tuple[str, str, int]]], question: Question, number: int
 ) -> dict[str, Fraction]:
-    closed = ClosedCounts(measures=("all", "errors"))
+    closed = ClosedCounts(measures=("all", "errors", *question.measures))
+    if question.visits is not None:
+        for at, counts in enumerate(visitors(windows, question.visits)):
+            closed.add(T + at * MINUTE, "web", question.visits.name, ("/", "/a"), np.array(counts))
     for at, events in enumerate(windows):
         for measure, wanted in (("all", (200, 500)), ("errors", (500,))):
             counts = [len({u for u, p, s in events if p == page and s in wanted}) for page in ("/", "/a")]
@@ -168,7 +189,8 @@ def test_answers_are_written_after_the_counts_of_each_window(takes_over: bool):
         play.window(number, events)
         found = [decoded(play.spec, one) for one in play.counts[before:]]
         kinds = [rows[0][0] for rows in found]
-        asked = [name for name, first in (("burn", 2), ("unusual", 4), ("lasting", 2)) if number >= first]
+        begins = {"burn": 2, "unusual": 4, "lasting": 2, "rising": 2, "falling": 2}
+        asked = [name for name, first in begins.items() if number >= first]
         assert kinds == ["all", "errors", *(f"monitor {name}" for name in asked)]
         for rows, question in zip(
             found[2:], [q for q in play.lists[0][1].questions if q.monitor in asked], strict=True
@@ -177,6 +199,75 @@ def test_answers_are_written_after_the_counts_of_each_window(takes_over: bool):
         if takes_over and rng.random() < 0.6:
             play.take_over()
     assert (play.recalls > 1) is takes_over
+
+
+def wrong_answers(play: Play, windows: Sequence[Sequence[tuple[str, str, int]]]) -> bool:
+    """Play windows with takeovers; return whether an answer to the question about visits is not by the rules."""
+    [question] = [one for one in play.lists[0][1].questions if one.monitor == "rising"]
+    is_wrong = False
+    for number, events in enumerate(windows):
+        before = len(play.counts)
+        play.window(number, events)
+        for rows in (decoded(play.spec, one) for one in play.counts[before:]):
+            found = {series: value for kind, series, value in rows if kind == "monitor rising"}
+            is_wrong |= bool(found) and found != expected(windows, question, number)
+        if number % 3 == 1:
+            play.take_over()
+    return is_wrong
+
+
+MISTAKES = (
+    "",
+    "a key for each window",
+    "one window too few",
+    "one more",
+    "by blocks",
+    "forgotten in takeovers",
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_unit_counts_in_few_windows_and_mistakes_show(mistake: str, monkeypatch: pytest.MonkeyPatch):
+    made, replay = Counting.__init__, Counter.replay
+    if mistake == "a key for each window":
+        monkeypatch.setattr(Counter, "_is_one_period", lambda *_: False)
+    elif mistake == "one window too few":
+        monkeypatch.setattr(
+            Counting, "__init__", lambda self, v, one, before: made(self, v, one, [*before][1:])
+        )
+    elif mistake == "one more":
+
+        def make(self: Counting, *arguments: object) -> None:
+            made(self, *arguments)
+            self._at_most += 1
+
+        monkeypatch.setattr(Counting, "__init__", make)
+    elif mistake == "by blocks":
+        monkeypatch.setattr(Counter, "_is_one_period", lambda _, begin, __: begin // MINUTE % 3 != 0)
+    elif mistake:
+        is_other = lambda entry: not isinstance(entry, Counted)  # noqa: E731
+        monkeypatch.setattr(
+            Counter, "replay", lambda self, at, one: replay(self, at, one) if is_other(one) else None
+        )
+    rng = random.Random(7)
+    assert wrong_answers(Play(application("rising")), [drawn(rng) for _ in range(14)]) is bool(mistake)
+
+
+def test_visits_begin_again_with_each_period_and_outlast_a_changed_list():
+    spec = application("rising", dataset="web-{date}")
+    play = Play(spec, T - 4 * MINUTE)
+    opens = play.counter.state.clock.opens_ms(T + 2 * MINUTE)
+    more = application("rising", pages=("/b", "/", "/a"), dataset="web-{date}")
+    play.lists.append((opens, more.window_list(play.source)))
+    found = []
+    for number in range(8):
+        before = len(play.counts)
+        play.window(number, [(f"u{one}", "/a", 200) for one in range(3)])
+        rows = [row for one in play.counts[before:] for row in decoded(spec, one)]
+        found.append([value for kind, page, value in rows if kind == "monitor rising" and page == "/a"])
+    # The three count in the first window and in the fourth; in the first one of the new period, and in its fourth.
+    # Nothing is asked while windows before the begin of the source lack.
+    assert found == [[], [], [0], [2], [2], [1], [0], [2]]
 
 
 def test_a_monitor_that_is_added_asks_from_the_windows_not_opened_yet_and_reads_earlier_ones():
@@ -228,7 +319,7 @@ def test_rows_of_a_monitor_that_is_not_declared_are_skipped_and_not_rejected():
 
 def test_one_unit_moves_answers_by_as_much_as_they_say_and_nothing_else():
     """Also a part of its events; and whenever counters are taken over."""
-    moved = set[str]()
+    moved, fell = set[str](), set[str]()
     for seed in range(40):
         rng = random.Random(seed)
         plays = [Play(application(*QUESTIONS)) for _ in range(2)]
@@ -259,4 +350,8 @@ def test_one_unit_moves_answers_by_as_much_as_they_say_and_nothing_else():
                 assert -Fraction(down, parts) <= value - least <= Fraction(up, parts)
                 if value != least:
                     moved.add(measure)
+                if value < least:
+                    fell.add(measure)
     assert moved == {"all", "errors", *moves}
+    # Without its first visit a unit's second one counts.
+    assert fell == {"monitor burn", "monitor unusual", "monitor rising", "monitor falling"}
