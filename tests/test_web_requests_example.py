@@ -30,7 +30,7 @@ def test_twenty_lines_declare_a_users_month_that_every_count_has_at_most_once() 
     text = (FOLDER / "monitors.yaml").read_text()
     spec = load_spec(text)
     assert len(text.splitlines()) <= 20
-    promise = "all events of one `user` in 15 days (any 30 days: at most epsilon 6)"
+    promise = "all events of one `user` in 15 days (any 30 days: at most epsilon 4)"
     assert [one.each.unit for one in spec.generators] == [promise]
     assert {(one.sensitivity, one.monotonic) for one in spec.monitors} == {(1, True)}
     assert {one.measure for one in spec.monitors} == {one.name for one in SOURCE.measures}

@@ -1,4 +1,4 @@
-"""Numbers and tables for what-epsilon-buys.md, from the planner."""
+"""Numbers and tables for what-epsilon-buys.md, from the solver of `detect`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from functools import cache
 from typing import Final
 
 from docs.generator.markdown import table
-from stream_svt.planning.budget import SURE, reported_margin
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.detection import RunProblem, solve
 from stream_svt.wording import counted
 
-EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2", "5", "10"))
-CUTOFFS: Final = (1, 10, 100)
+DISTANCES: Final = (10, 20, 50, 100, 200, 500, 1_000)
+ALERTS: Final = (1, 10, 100)
 QUERIES: Final = 1_000_000
 _LIMITS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 _PRIORS: Final = (0.5, 0.1, 0.01)
@@ -25,27 +24,11 @@ def most_certain(prior: float, epsilon: float) -> float:
     return odds / (1 + odds)
 
 
-def monitor_of(epsilon: Fraction, cutoff: int) -> MonitorSpec:
-    """Return a monitor of counts over a million queries that wastes a tenth of its alerts at most."""
-    return MonitorSpec.model_validate(
-        {
-            "name": "counts",
-            "topic": "counts",
-            "epsilon": epsilon,
-            "cutoff": cutoff,
-            "sensitivity": 1,
-            "monotonic": True,
-            "bounds": [0, 10**9],
-            "threshold": 0,
-            "expected_queries": QUERIES,
-        }
-    )
-
-
 @cache
-def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
-    """Return the distance above the threshold that one test reports 95 % of the time."""
-    return reported_margin(monitor_of(epsilon, cutoff), SURE)
+def price(distance: int, alerts: int, queries: int = QUERIES) -> Fraction:
+    """Return the epsilon of a run that finds a distance 95 % of the time, and wastes a tenth of its alerts at most."""
+    solved = solve(RunProblem(distance, 1, alerts, queries))
+    return Fraction(0) if solved is None else solved[0]
 
 
 def _beliefs() -> str:
@@ -57,12 +40,8 @@ def _beliefs() -> str:
 
 
 def _distances() -> str:
-    rows = [
-        [f"{float(epsilon):g}", *(f"{float(sure_margin(epsilon, cutoff)):,.0f}" for cutoff in CUTOFFS)]
-        for epsilon in EPSILONS
-    ]
-    heads = [f"{counted(cutoff, 'alert')} a run" for cutoff in CUTOFFS]
-    return table(["epsilon of a run", *heads], rows)
+    rows = [[f"{far:,}", *(f"{float(price(far, alerts)):.3g}" for alerts in ALERTS)] for far in DISTANCES]
+    return table(["distance", *(counted(alerts, "alert") for alerts in ALERTS)], rows)
 
 
 def _percent(share: float) -> str:

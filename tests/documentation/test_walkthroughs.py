@@ -146,7 +146,7 @@ def _two_free_ports() -> int:
 
 
 def _without_numbers(line: str) -> str:
-    return " ".join(re.sub(r"\d+(?:[.:]\d+)*", "0", line).split())
+    return " ".join(re.sub(r"\d+(?:[.:,]\d+)*", "0", line).split())
 
 
 @pytest.fixture
