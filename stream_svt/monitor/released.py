@@ -31,6 +31,8 @@ class EventType(StrEnum):
 
     STATE_BEGUN = "io.stream-svt.state.begun.v1"
     ALERT = "io.stream-svt.alert.v1"
+    NOT_RENEWED = "io.stream-svt.alert.not-renewed.v1"
+    UNTESTED = "io.stream-svt.alert.untested.v1"
     DECLARED = "io.stream-svt.budget.declared.v1"
     BUDGET_RAISED = "io.stream-svt.budget.raised.v1"
     RETIRED = "io.stream-svt.budget.retired.v1"
@@ -112,6 +114,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         muted_until: End of the series' mute: "period" (permanent), "run", or a clock in ms; None without a mute. It
             follows from the position and the monitor's public rule.
         severity: Name of the monitor's severity that ``bound`` reaches; None if the monitor has none.
+        watched_until: Clock (ms) by which `NOT_RENEWED` or `UNTESTED` follows, unless the series is reported again, or
+            its dataset or monitor ends; None if neither follows.
     """
 
     dataset: str
@@ -135,6 +139,7 @@ class Alert(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     account: Account
     spec_hash: str
     severity: str | None = None
+    watched_until: int | None = None
 
 
 class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):

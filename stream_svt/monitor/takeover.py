@@ -191,7 +191,7 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
                 muted[queue.monitor][dataset] = queue
         for monitor, held in muted.items():
             if monitor in engine.runners:
-                engine.runners[monitor].runs.mutes.index.load(held)
+                engine.runners[monitor].runs.mutes.load(held)
         yield
 
 
@@ -344,6 +344,7 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
     """Change to another specification, after `check_spec` and `close_removed`; no commit before the last slice."""
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     changed: list[Runs] = []
+    engine.accounts.sources = spec.sources
     engine.projection.take()
     for name in [name for name in engine.runners if name not in wanted]:
         _remove(engine, name)

@@ -328,6 +328,9 @@ def _by_monitors(config: ConfigDocument, others: Mapping[str, SourceSpec]) -> di
 
 def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[SourceSpec]) -> Found:
     source = next(one for one in sources if one.name == monitor.source)
+    if monitor.not_renewed is not None and source.series is None and source.answers is None:
+        message = f"mutes are of series, and source {quote(source.name)} has none: remove it"
+        yield ("monitors", number, "not_renewed"), message
     path = ("monitors", number, "append")
     if isinstance(monitor.append, fields.Sweep) and (source.answers is not None or source.ask != "close"):
         does = "asks at each tick" if source.answers is None else "passes on answers without sets"

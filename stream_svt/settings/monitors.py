@@ -178,6 +178,13 @@ class MonitorSpec(Strict):
         int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer), Change.KEEPS_RUNS
     ] = 10_000
     """Muted series that a dataset keeps; another one replaces the oldest. Default 10000."""
+    not_renewed: Annotated[
+        Annotated[int, Field(ge=1, le=1000), BeforeValidator(fields.integer)] | None,
+        Change.ADDED_LATER,
+        Change.KEEPS_RUNS,
+    ] = None
+    """Windows of a series that have to be tested after its mute without an alert, so that an event says: not renewed.
+    Only with a source of counts with series, and a `mute` that is a duration. It costs nothing. Default: none."""
     on_halt: Annotated[Literal["resample", "stop"], Change.KEEPS_RUNS] = "resample"
     """After a run's last alert: resample (begin and pay a new run) or stop. Default resample."""
     resample_every: Annotated[fields.Duration | None, Change.KEEPS_RUNS] = None
@@ -310,7 +317,8 @@ class MonitorSpec(Strict):
     def _left_out(self) -> set[str]:
         """Keys of later releases where they are not used."""
         unused = {name for name in questions.QuestionKeys.model_fields if getattr(self, name) is None}
-        unused |= {name for name in ("detect", "severity", "maintenance") if not getattr(self, name)}
+        later = ("detect", "severity", "maintenance", "not_renewed")
+        unused |= {name for name in later if not getattr(self, name)}
         return unused | (set() if self.source else {"source", "measure"})
 
     @property
@@ -367,7 +375,7 @@ class MonitorSpec(Strict):
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
-        problems = [*self._grid_problems(), *self._option_problems()]
+        problems = [*self._grid_problems(), *self._option_problems(), *self._watch_problems()]
         yield from problems
         if (size := len(self.to_json().encode())) > _STORED_BYTES:
             stored = f"the monitor takes {size} bytes, and its record has room for {_STORED_BYTES}"
@@ -434,6 +442,19 @@ class MonitorSpec(Strict):
             yield "epsilon", "must be at least 1e-9, the unit of the ledger"
         elif self.epsilon > LARGEST_EPSILON:
             yield "epsilon", f"must be at most {LARGEST_EPSILON}; far smaller values already give no privacy"
+
+    def _watch_problems(self) -> Iterator[tuple[str, str]]:
+        if self.not_renewed is None:
+            return
+        if self.source is None or self.measure is None:
+            what = "is used with a source of counts only, whose windows tell what is tested"
+            yield "not_renewed", f"{what}: remove it"
+        if isinstance(self.mute, fields.Mute):
+            found = f"needs a mute that is a duration, found {self.mute}"
+            yield "not_renewed", f"{found}: set mute, such as 1h, or remove it"
+        if isinstance(self.append, fields.Retry):
+            why = "retry tests the newest value of a series, and so not each window"
+            yield "not_renewed", f"{why}: set append to sweep or off, or remove this"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield advice about settings that are allowed but may be unintended, as (field, advice)."""

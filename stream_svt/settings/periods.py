@@ -12,6 +12,8 @@ from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import fields
 
 DAY_MS = 86_400_000
+EPOCH_MS = 4 * DAY_MS
+"""Monday, 5 January 1970, UTC: weeks begin on Mondays, and ticks and windows are counted from here."""
 NAME_SLOT = "{name}"
 WEEK_SLOT, DATE_SLOT = "{iso_week}", "{date}"
 SLOTS = (WEEK_SLOT, DATE_SLOT)
@@ -48,7 +50,7 @@ def periods_in(pattern: str) -> Periods | None:
     if (match := _SLOT.search(pattern)) is None:
         return None
     if match[0] == WEEK_SLOT:
-        return Periods(WEEK_SLOT, WEEK_SLOT, 7 * DAY_MS, 4 * DAY_MS)  # 1970-01-05 is a Monday
+        return Periods(WEEK_SLOT, WEEK_SLOT, 7 * DAY_MS, EPOCH_MS)
     return Periods(match[0], DATE_SLOT, int(match[1] or 1) * DAY_MS, int(match[2] or 0) * DAY_MS)
 
 

@@ -435,8 +435,13 @@ class SourceSpec(Strict):
     @property
     def queries_of_a_period(self) -> int:
         """All such queries."""
-        ticks = (self.window + self.lateness) // self.every if self.ask == "tick" else 1
-        return self.closes_of_a_period * ticks
+        return self.closes_of_a_period * len(self.asked_after_ms())
+
+    def asked_after_ms(self, *, at_close: bool = False) -> range:
+        """Return when each window is asked, in ms after its begin; ``at_close``: as questions are."""
+        close = self.window + self.lateness
+        first = close if at_close or self.ask == "close" else self.every
+        return range(first, close + 1, self.every)
 
     @property
     def sensitivity(self) -> int:

@@ -15,14 +15,13 @@ import numpy as np
 
 from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.settings.fields import LAST_MS
+from stream_svt.settings.periods import EPOCH_MS
 
 if TYPE_CHECKING:
     from stream_svt.settings.sources import SourceSpec
 
 _Ms = TypeVar("_Ms", int, Integers)
 
-EPOCH_MS: Final = 4 * 86_400_000
-"""Monday, 5 January 1970, UTC: weeks begin on Mondays, and every divisor of a day or a week begins here."""
 OPENING_MS: Final = 15 * 60_000
 """A window opens so long, and `ahead`, before it begins."""
 LOOKS_APART_MS: Final = 10_000

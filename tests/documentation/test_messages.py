@@ -38,6 +38,7 @@ from tests.simulation.log import Broker, Entry
 from tests.support.engine_play import Play, Query
 from tests.support.generated_play import GeneratedPlay, at, day
 from tests.support.monitor_forms import FORMS, MONOTONIC, TOPIC, spec_of, stream
+from tests.support.watched import ENDS, ended
 from tests.support.worker import HIGH, LOW, Scene
 
 DOCUMENT: dict[str, Any] = yaml.load((ROOT / "docs" / "asyncapi.yaml").read_text(), yaml.CSafeLoader)
@@ -147,6 +148,7 @@ def _of_every_kind() -> Iterator[bytes]:
         _retired(),
         _over(),
         _closed_for_ever(),
+        *map(ended, ENDS),
     ]
     for play in plays:
         for event in play.events:

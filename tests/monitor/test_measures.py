@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 import pytest
 
-from stream_svt.columns.query_batch import QueryBatch
-from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.operations import Action, Command, apply
 from stream_svt.monitor.released import Alert, EventType, Position
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.protocol.records import LOG_APPEND_TIME
-from stream_svt.queries.codec import QueryDecoder
 from stream_svt.queries.counts import query_id
-from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.counts import (
     ERRORS,
@@ -35,6 +31,7 @@ from tests.support.counts import (
 )
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import assert_same, of_monitors
+from tests.support.watched import batches
 
 AMPLE = "{names: [a, b, c], limit: 400}"
 SMALL = Bounds(runs=2, records=4, rejects=3, cost=300)
@@ -59,19 +56,6 @@ def stream_of(spec: ApplicationSpec, seed: int, records: int, shown: int = 7) ->
     rng = random.Random(seed)
     near = [0, 1, 300, 470, 490, 500, 510, 900]
     return [*hours(spec.sources[0], [rng.choices(near, k=shown) for _ in range(records)])]
-
-
-def batches(play: Play, records: Sequence[Counts], last: int) -> Iterator[QueryBatch]:
-    """Yield the records up to an offset as batches, from where the engine is."""
-    first = play.engine.next_offset(TOPIC) or 0
-    names = [dataset.name for dataset in play.spec.datasets]
-    index = DatasetIndex(names, partition=0, partitioning=Partitioning(1, "murmur2"))
-    monitors = [one.name for one in play.spec.monitors]
-    decoder = QueryDecoder(TOPIC, index, monitors, source=play.spec.sources[0])
-    left = [one for one in records if first <= one.offset < last]
-    while left:
-        yield (batch := decoder.decode(left))
-        left = [one for one in left if one.offset >= batch.end]
 
 
 def played(spec: ApplicationSpec, records: Sequence[Counts], bounds: Bounds = BOUNDS) -> Play:

@@ -153,13 +153,20 @@ QUESTION_KEYS = {
 """A value of each key of a question."""
 
 
+def asking(more: str) -> ApplicationSpec:
+    monitor = f"name: hot, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 5{more}"
+    parts = f"sources: [{{{SOURCE}}}], datasets: [{{name: a, limit: 9}}], monitors: [{{{monitor}}}]"
+    return load_spec(f"{{application: shop, {parts}}}", read_names=lambda _: ["3 /", "4 /a"])
+
+
+def test_another_number_of_windows_is_named() -> None:
+    found = difference(asking(", mute: 1h"), asking(", mute: 1h, not_renewed: 3"), 4, now_ms=NOW_MS)
+    assert any(line.strip().startswith("not_renewed: none -> 3") for line in found.lines), found.lines
+    assert not found.refused
+
+
 @pytest.mark.parametrize("key", QUESTION_KEYS)
 def test_another_question_is_refused(key: str) -> None:
-    def asking(more: str) -> ApplicationSpec:
-        monitor = f"name: hot, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 5{more}"
-        parts = f"sources: [{{{SOURCE}}}], datasets: [{{name: a, limit: 9}}], monitors: [{{{monitor}}}]"
-        return load_spec(f"{{application: shop, {parts}}}", read_names=lambda _: ["3 /", "4 /a"])
-
     found = difference(asking(""), asking(f", {key}: {QUESTION_KEYS[key]}"), 4, now_ms=NOW_MS)
     assert any(line.strip().startswith(f"{key}: none -> ") for line in found.lines), found.lines
     assert f"monitors.hot.{key}" in {one.field for one in found.refused}
@@ -169,7 +176,8 @@ def test_there_is_a_case_for_every_key() -> None:
     """A new key fails here until its change is named, or a reason is written down."""
     monitor = {info.alias or name for name, info in MonitorSpec.model_fields.items()}
     dataset = {info.alias or name for name, info in DatasetDeclaration.model_fields.items()}
-    assert monitor == MONITOR_KEYS.keys() | WITH_SOURCES | QUESTION_KEYS.keys() | {"detect"}
+    with_sources = WITH_SOURCES | QUESTION_KEYS.keys() | {"detect", "not_renewed"}
+    assert monitor == MONITOR_KEYS.keys() | with_sources
     assert dataset == DATASET_KEYS.keys() | NO_EFFECT_OF_DATASETS.keys()
     # The other sections stay in the file of each worker, which reads them at its start.
     assert (

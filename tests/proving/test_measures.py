@@ -9,6 +9,8 @@ import pytest
 
 from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.runs import Runs
 from stream_svt.proving import neighbours, prove, streams
 from stream_svt.proving.streams import batch_of_records, case_of
 from stream_svt.queries.codec import QueryDecoder
@@ -56,6 +58,23 @@ def test_neighbouring_answers_that_a_source_passes_on_cannot_be_distinguished(de
     )
     assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
+
+
+def test_a_silence_after_an_alert_distinguishes_nothing(monkeypatch):
+    told, announce = Counter[str](), Runs.announce_watch
+
+    def counted(self, kind, *more):
+        told[kind] += 1
+        announce(self, kind, *more)
+
+    monkeypatch.setattr(Runs, "announce_watch", counted)
+    source = SOURCE.replace("window: 1h", "window: 2s, every: 2s, lateness: 0s")
+    for count in (2, 3):
+        spec = spec_of(f"{_OFF}, mute: 300ms, not_renewed: {count}", source)
+        summary = prove(spec, sources(f"{count} silences", 3), Encoded)
+        assert summary.counterexample is None, summary.counterexample
+    assert told[EventType.NOT_RENEWED] > 9
+    assert told[EventType.UNTESTED] > 9
 
 
 def test_the_restarts_are_also_within_records_of_counts(monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.protocol.records import LOG_APPEND_TIME, Records
+from stream_svt.settings.periods import EPOCH_MS
 from stream_svt.settings.sources import ListedMeasure, SourceSpec, WindowList
 from stream_svt.sources.counter import FAR_AHEAD_MS, FLUSH, FULL, Counter
 from stream_svt.sources.events import Fate
@@ -30,7 +31,7 @@ from stream_svt.sources.log import (
     encode,
 )
 from stream_svt.sources.looks import CounterStep, Spans
-from stream_svt.sources.ticks import EPOCH_MS, OPENING_MS
+from stream_svt.sources.ticks import OPENING_MS
 from tests.support.counter_play import fingerprint, query_of
 
 SECOND, MINUTE = 1_000, 60_000

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from stream_svt.settings.periods import EPOCH_MS
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.ticks import EPOCH_MS, LOOKS_APART_MS, OPENING_MS, TickClock
+from stream_svt.sources.ticks import LOOKS_APART_MS, OPENING_MS, TickClock
 
 HOUR = 3_600_000
 LIMITS = [-(2**63), -(2**62), -(2**61), -1, 0, 2**61, 2**62, 2**63 - 1]

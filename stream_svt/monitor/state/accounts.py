@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.sources import SourceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ class Accounts:
         changed: The accounts that changed since the last commit.
         before: What `Projection` has counted of each of these.
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
+        sources: The sources of the specification in use; what a name stands for never changes.
         sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
         covered: The mask of the datasets that each monitor in use covers.
     """
@@ -287,6 +289,7 @@ class Accounts:
         self.shard_events = 0
         self.next = Commit()
         self.covered: dict[str, Mask] = {}
+        self.sources: Sequence[SourceSpec] = ()
         self._stored = [b""] * len(datasets)
         self._bounds = bounds
         self._size = 0

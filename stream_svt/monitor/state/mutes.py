@@ -7,9 +7,9 @@ series with the same hash are one here: the mute of either mutes both. Public na
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, repeat, takewhile
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from stream_svt.columns.query_batch import Integers, Mask, entries_of
 from stream_svt.columns.strings import Hashes
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.shard_datasets import NEVER
-from stream_svt.monitor.state.snapshot import StoredMute
+from stream_svt.monitor.state.snapshot import Name, StoredMute, WatchedMute
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
@@ -37,25 +37,48 @@ _ENTRY = np.dtype([("series", "<u8"), ("dataset", "<i8"), ("end", "<i8")])
 
 @dataclass(slots=True, repr=False, eq=False)
 class Mutes(Queue[StoredMute]):
-    """Muted series of a monitor on a dataset, by hash, oldest first."""
+    """Muted series of a monitor on a dataset, by hash, oldest first; ``watched`` has those that it watches."""
 
     kind: ClassVar[int] = 2
-    entry_types: ClassVar[tuple[type, ...]] = (StoredMute,)
+    entry_types: ClassVar[tuple[type, ...]] = (StoredMute, WatchedMute)
+
+    watched: dict[int, WatchedMute] = field(default_factory=dict)
+
+    def put(self, entry: StoredMute) -> None:
+        """See `Queue`."""
+        Queue.put(self, entry)
+        if isinstance(entry, WatchedMute):
+            self.watched[entry.series] = entry
+
+    def remove(self, name: Name) -> StoredMute:
+        """See `Queue`."""
+        self.watched.pop(name, None)  # type: ignore[arg-type]  # the names of mutes are hashes
+        return Queue.remove(self, name)
+
+    def finish_loading(self) -> None:
+        """See `Queue`."""
+        self.watched = {one.series: one for one in self.entries.values() if isinstance(one, WatchedMute)}
 
     def until(self, series: int) -> int:
         """Return the clock (ms) before which a series is muted."""
         mute = self.entries.get(series)
         return NEVER_MUTED if mute is None else clock_of(mute.until)
 
-    def add(self, series: int, until: int, clock_ms: int, max_mutes: int) -> list[int]:
-        """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
+    def add(
+        self, series: int, until: int, clock_ms: int, max_mutes: int, watch: tuple[Any, ...] = ()
+    ) -> list[int]:
+        """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``.
+
+        ``watch`` has the further fields of a `WatchedMute`, which expires by a test or its time, and not here.
+        """
         entries = self.entries
-        if entries and 0 <= next(iter(entries.values())).until <= clock_ms:
-            self._discard(takewhile(lambda mute: 0 <= mute.until <= clock_ms, entries.values()))
+        if entries and _is_over(next(iter(entries.values())), clock_ms):
+            self._discard(takewhile(lambda mute: _is_over(mute, clock_ms), entries.values()))
         if series in entries:
             self.remove(series)
         self.count += 1
-        self.put(StoredMute(self.count, series, until))
+        number = self.count
+        self.put(WatchedMute(number, series, until, *watch) if watch else StoredMute(number, series, until))
         over = len(entries) - max_mutes
         return self._discard(islice(entries.values(), over)) if over > 0 else []
 
@@ -68,6 +91,10 @@ class Mutes(Queue[StoredMute]):
         for series in discarded:
             self.remove(series)
         return discarded
+
+
+def _is_over(mute: StoredMute, clock_ms: int) -> bool:
+    return 0 <= mute.until <= clock_ms and not isinstance(mute, WatchedMute)
 
 
 def clock_of(until: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from stream_svt.columns.query_batch import Crossing, Grid
 from stream_svt.mechanisms.estimates import GapBounds
@@ -16,6 +17,8 @@ from stream_svt.monitor.state.accounts import DatasetAccount
 from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.state.snapshot import RunState
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.periods import EPOCH_MS
+from stream_svt.settings.sources import SourceSpec
 
 _SHOWN_ENDS: Mapping[int | None, UnclockedEnd] = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}
 """Ends of mutes that are not a clock, in alerts."""
@@ -40,6 +43,16 @@ class AlertTerms:
         bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
         granularity = spec.granularity.as_integer_ratio()
         return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
+
+
+class WatchTerms(NamedTuple):
+    """Terms of a `WatchedMute`, of these names."""
+
+    windows: int
+    first: int
+    last: int
+    by: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,23 @@ class Plan:
         reached = (name for least, name in self.severities if bound is not None and bound >= least)
         return next(reached, self.severities[-1][1] if self.severities else None)
 
+    def watch(self, sources: Sequence[SourceSpec], until: int, ends_ms: int | None) -> WatchTerms | None:
+        """Return what is watched behind a mute until a clock (ms): the first windows whose every query comes after it.
+
+        None without ``not_renewed``, or if the dataset's period ends (ms) before the last window begins.
+        """
+        spec, count = self.spec, self.spec.not_renewed
+        source = next((one for one in sources if one.name == spec.source), None)
+        if count is None or source is None:
+            return None
+        asked = source.asked_after_ms(at_close=spec.asks)
+        earliest = until - asked[0]
+        first = earliest + (EPOCH_MS - earliest) % source.window
+        last = first + (count - 1) * source.window
+        if ends_ms is not None and last >= ends_ms:
+            return None
+        return WatchTerms(count, first, last, last + asked[-1], count * len(asked))
+
     def alert(
         self,
         account: DatasetAccount,
@@ -84,8 +114,9 @@ class Plan:
         crossing: Crossing,
         charge: int,
         until: int | None,
+        watched_until: int | None,
     ) -> Alert:
-        """Return the alert of a top of a run, with its charge and the end of its mute."""
+        """Return the alert of a top of a run, with its charge and the ends of its mute and its watch."""
         terms, gap = self.alerts[crossing.branch], crossing.gap
         branch, bounds = terms.branch, terms.bounds
         correction = branch.correction(crossing.attempt)
@@ -119,4 +150,5 @@ class Plan:
             account.account(charge),
             self.hash,
             self.severity(bound),
+            watched_until,
         )

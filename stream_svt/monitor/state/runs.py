@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from stream_svt.columns.query_batch import Crossing, Integers, Mask
 from stream_svt.mechanisms.sampler import draw_threshold
@@ -19,7 +20,17 @@ from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.series_mutes import SeriesMutes
 from stream_svt.monitor.state.shard_datasets import NEVER
-from stream_svt.monitor.state.snapshot import PAUSED, SECRETS, STOPPED, UNCOVERED, RunState, Signal, State
+from stream_svt.monitor.state.snapshot import (
+    INTERRUPTED,
+    PAUSED,
+    SECRETS,
+    STOPPED,
+    UNCOVERED,
+    RunState,
+    Signal,
+    State,
+    WatchedMute,
+)
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -329,12 +340,19 @@ class Runs:
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         until = self._mute_end(series, clock_ms)
-        alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until)
+        watch = (
+            None
+            if until is None
+            else plan.watch(accounts.sources, until, accounts.datasets[dataset].terms.until_ms)
+        )
+        by = None if watch is None else watch.by
+        alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until, by)
         accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
         if series is not None and until is not None:
             known = self.mutes.hash_of(series) if crossing.series_hash is None else crossing.series_hash
-            ended = self.mutes.add(dataset, known, until, clock_ms, plan.spec.max_mutes)
+            about = (series, run_state.run, account.events, alert.severity)
+            ended = self._mute(dataset, known, until, clock_ms, () if watch is None else (*about, *watch))
         if plan.mechanism.is_spent(run_state.left):
             account.end_run(run_state, Signal.LAST_TOP)
             if plan.spec.on_halt == "stop":
@@ -344,6 +362,25 @@ class Runs:
         else:
             self.left[dataset] = run_state.left
         return ended
+
+    def _mute(
+        self, dataset: int, series: int, until: int, clock_ms: int, watch: tuple[Any, ...] = ()
+    ) -> list[int]:
+        """Mute a series, by hash; return hashes unmuted to make room."""
+        watched = {**self.mutes.of[dataset].watched} if dataset in self.mutes.watching else {}
+        ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes, watch)
+        for one in (watched[each] for each in ended if each in watched):
+            self.announce_watch(EventType.UNTESTED, dataset, one, "max-mutes")
+        return ended
+
+    def announce_watch(
+        self, kind: EventType, dataset: int, mute: WatchedMute, reason: str, **more: object
+    ) -> None:
+        """Release the end of the watch of an alert's series."""
+        place = f"{self.accounts.application}/{self.accounts.datasets[dataset].name}/{self.name}"
+        detail: dict[str, Any] = {"series": mute.text, "alert": f"{place}/{mute.alert_run}/{mute.alert}"}
+        detail |= {"windows": mute.windows, "severity": mute.severity or "", **more}
+        self._announce(kind, dataset, reason, **detail)
 
     def _mute_end(self, series: str | None, clock_ms: int) -> int | None:
         """Return the clock (ms) at which the mute of a top's series ends, or its code; None without a mute."""
@@ -401,6 +438,10 @@ class Runs:
         run_state = self._to_change(dataset)[1]
         run_state.signal(Signal.PAUSED)
         run_state.paused_until = until_ms
+        if dataset in self.mutes.watching:
+            mutes = self.mutes.of[dataset]
+            for one in [each for each in mutes.watched.values() if each.run]:
+                mutes.put(replace(one, run=INTERRUPTED))
         self._announce(EventType.PAUSED, dataset, "command", until=until_ms)
         self.changed(dataset, run_state)
 
@@ -418,13 +459,22 @@ class Runs:
         ``until`` is the clock (ms) at which the mute ends, or a word.
         """
         code = until if isinstance(until, int) else _STORED_ENDS[until]
-        self.mutes.add(dataset, self.mutes.hash_of(series), code, self.clock_ms, self.spec.max_mutes)
+        self._end_watch(dataset, series)
+        self._mute(dataset, self.mutes.hash_of(series), code, self.clock_ms)
         self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
 
     def unmute(self, dataset: int, series: str) -> None:
         """End the mute of a series, whether an alert or an operator muted it."""
-        self.mutes.remove(dataset, series)
+        self._end_watch(dataset, series)
+        self.mutes.remove(dataset, self.mutes.hash_of(series))
         self._announce(EventType.UNMUTED, dataset, "command", series=series)
+
+    def _end_watch(self, dataset: int, series: str) -> None:
+        """Release that a series is no longer watched, because an operator mutes or unmutes it."""
+        if dataset in self.mutes.watching:
+            watched = self.mutes.of[dataset].watched.get(self.mutes.hash_of(series))
+            if watched is not None:
+                self.announce_watch(EventType.UNTESTED, dataset, watched, "command")
 
     def reopen(self, dataset: int) -> None:
         """End the open run, so that the next query of a dataset opens a new one with new noise."""

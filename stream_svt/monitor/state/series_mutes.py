@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,21 @@ from stream_svt.monitor.state.mutes import MuteIndex, Mutes, clock_of
 
 
 class SeriesMutes:
-    """The muted series of one monitor: ``of`` has them by dataset number, ``index`` looks up many queries at once."""
+    """The muted series of one monitor: ``of`` has them by dataset number, ``index`` looks up many queries at once.
+
+    ``watching`` are the datasets with a `WatchedMute`.
+    """
 
     def __init__(self, accounts: Accounts, monitor: str) -> None:
         self._accounts, self._monitor = accounts, monitor
         self.of = accounts.mutes.setdefault(monitor, {})
         self.index = MuteIndex(self.of)
+        self.watching = {dataset for dataset, mutes in self.of.items() if mutes.watched}
+
+    def load(self, held: Mapping[int, Mutes]) -> None:
+        """Look up the mutes of some datasets, which were loaded into ``of``."""
+        self.index.load(held)
+        self.watching |= {dataset for dataset, mutes in held.items() if mutes.watched}
 
     def hash_of(self, series: str) -> int:
         """Return the hash by which mutes know a series."""
@@ -44,21 +54,33 @@ class SeriesMutes:
             return np.zeros(len(series), dtype=np.bool_)
         return self.index.muted(dataset, self.hashes_of(TextList(series)), clock_ms)
 
-    def add(self, dataset: int, series: int, until: int, clock_ms: int, max_mutes: int) -> list[int]:
-        """Mute a series of a dataset, by hash; return series unmuted because of ``max_mutes``."""
+    def add(
+        self,
+        dataset: int,
+        series: int,
+        until: int,
+        clock_ms: int,
+        max_mutes: int,
+        watch: tuple[Any, ...] = (),
+    ) -> list[int]:
+        """Mute a series of a dataset, by hash; return series unmuted because of ``max_mutes``. See `Mutes.add`."""
         if dataset not in self.of:
             self.of[dataset] = self._accounts.new_queue(Mutes, self._monitor, dataset)
-        ended = self.of[dataset].add(series, until, clock_ms, max_mutes)
+        ended = self.of[dataset].add(series, until, clock_ms, max_mutes, watch)
+        self._note_watched(dataset)
         self.index.put(dataset, series, clock_of(until), clock_ms)
         for oldest in ended:
             self.index.remove(dataset, oldest)
         return ended
 
-    def remove(self, dataset: int, series: str) -> None:
-        """End the mute of a series of a dataset."""
-        hashed = self.hash_of(series)
-        self.of[dataset].remove(hashed)
-        self.index.remove(dataset, hashed)
+    def remove(self, dataset: int, series: int) -> None:
+        """End the mute of a series of a dataset, by hash."""
+        self.of[dataset].remove(series)
+        self._note_watched(dataset)
+        self.index.remove(dataset, series)
+
+    def _note_watched(self, dataset: int) -> None:
+        (self.watching.add if self.of[dataset].watched else self.watching.discard)(dataset)
 
     def end_run(self, dataset: int) -> None:
         """End the mutes of a dataset that end with its run."""

@@ -268,7 +268,30 @@ class StoredMute(_Entry, array_like=True, gc=False, tag=3):
         return self.series
 
 
-Entry = Waiting | OpenSet | Block | StoredMute
+class WatchedMute(StoredMute, array_like=True, gc=False, tag=4):
+    """The mute of an alert whose series is watched behind it: whether the first windows after it are all tested.
+
+    ``text`` is the series, ``alert_run`` and ``alert`` are the run of its alert and that event's number in the dataset.
+    There are ``windows``, which begin from ``first`` to ``last`` (ms) and are asked until ``by`` (ms), in ``left``
+    further queries. ``run`` is the run that tested the earlier ones, 0 before them, `INTERRUPTED` after a pause.
+    """
+
+    text: str
+    alert_run: WholeNumber
+    alert: WholeNumber
+    severity: str | None
+    windows: WholeNumber
+    first: WholeNumber
+    last: WholeNumber
+    by: WholeNumber
+    left: WholeNumber
+    run: WholeNumber = 0
+
+
+INTERRUPTED = -1
+"""``WatchedMute.run`` if the run was paused between two of its tests."""
+
+Entry = Waiting | OpenSet | Block | StoredMute | WatchedMute
 
 
 class QueueGroup(_Secret, array_like=True):

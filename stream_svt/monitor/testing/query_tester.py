@@ -24,6 +24,7 @@ from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.runs import Runs, Status
+from stream_svt.monitor.testing.watch import Watch
 from stream_svt.settings.fields import Mute
 
 
@@ -33,6 +34,7 @@ class QueryTester:
     def __init__(self, runs: Runs, sampler: Sampler) -> None:
         self.runs = runs
         self.sampler = sampler
+        self.watch = Watch(runs)
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
         """Test rows [start, stop) once; see `Append.test` for where the segment ends."""
@@ -110,16 +112,22 @@ class QueryTester:
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
-        texts = batch.series or None
+        texts, watching, counted = batch.series or None, runs.mutes.watching, segment.start
         for row, column, threshold in self._live_candidates(segment):
             dataset = batch.dataset.item(row)  # quicker than the integer of an entry
             if (top := self.top_of(dataset, column)) is None:
                 continue
+            if watching:
+                counted = self.watch.count(segment, counted, row, is_top=True)
+                if counted < row or runs.accounts.full:
+                    segment.stop = counted
+                    return
             series = None if texts is None else texts[row]
             offset, own, query_id = batch.offset.item(row), batch.row.item(row), batch.query_id[row] or ""
             mutes = series is not None and runs.spec.mute is not Mute.NONE
             known = runs.mutes.hashes_of(batch.series).item(row) if mutes else None
             segment.tops.append(row)
+            counted = row + 1
             branch, gap, left = top
             crossing = Crossing(
                 dataset, offset, own, threshold, series, query_id, branch, gap, left, 0, known
@@ -127,6 +135,8 @@ class QueryTester:
             self._after_top(segment, row, crossing, runs.report(crossing, view.clock.item(row)))
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
+        if watching:
+            segment.stop = self.watch.count(segment, counted, segment.stop)
 
     def _live_candidates(self, segment: Segment) -> Iterator[tuple[int, list[int], int]]:
         """Yield row, gaps by branch and threshold of the candidates that no top before them mutes or ends.

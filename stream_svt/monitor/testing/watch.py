@@ -1,0 +1,118 @@
+"""The windows of a series that are tested behind its mute: whether an alert was renewed.
+
+Each query of the first windows behind the mute has to be tested, in one run that is not paused meanwhile. Which are
+tested follows from released outcomes and public facts, and that none of them is a top is an outcome, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from stream_svt.columns.query_batch import NO_ROWS, Integers, Segment, View
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.runs import Runs, Status
+from stream_svt.monitor.state.snapshot import INTERRUPTED, PAUSED, WatchedMute
+from stream_svt.settings.fields import Sweep
+
+MAINTENANCE = "maintenance"
+NOT_ASKED = "not-asked"
+OTHER_RUN = "other-run"
+"""Reasons why a window was not tested, besides the states of a monitor, as shown."""
+
+
+class _Moment(NamedTuple):
+    """A row at which a watched mute may end: by its own test, or (first) because its time is over."""
+
+    row: int
+    is_own: bool
+    number: int
+    dataset: int
+    series: int
+
+
+class Watch:
+    """Counts the tests of a monitor's watched series, and ends their watches."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    def count(self, segment: Segment, start: int, stop: int, *, is_top: bool = False) -> int:
+        """Count the tests of rows [start, stop) of a segment, which no later top changes; return the row reached.
+
+        That is less than ``stop`` if a commit comes first. ``is_top``: row ``stop`` is a top, before which times end.
+        """
+        for row, is_own, _, dataset, series in sorted(self._moments(segment, start, stop, stop + is_top)):
+            if self._runs.accounts.full:
+                return row
+            mute = self._runs.mutes.of[dataset].watched.get(series)
+            if mute is not None and is_own:
+                self._count(segment, row, dataset, mute)
+            elif mute is not None:
+                self._end(dataset, mute, NOT_ASKED)
+        return stop
+
+    def _moments(self, segment: Segment, start: int, stop: int, due: int) -> Iterator[_Moment]:
+        """Yield the rows of watched series before ``stop``, and those before ``due`` behind the time of a watch."""
+        view, batch, mutes = segment.view, segment.view.batch, self._runs.mutes
+        for dataset in sorted(mutes.watching):
+            watched = mutes.of[dataset].watched
+            rows = self._rows(view, dataset, start, due) if self._runs.covers[dataset] else NO_ROWS
+            if (
+                not watched
+                or not len(rows)
+                or view.clock[rows[-1]] < min(one.until for one in watched.values())
+            ):
+                continue
+            for series, one in watched.items():
+                if (late := int(view.clock[rows].searchsorted(one.by, side="right"))) < len(rows):
+                    yield _Moment(int(rows[late]), False, one.number, dataset, series)
+            own = rows[rows < stop]
+            hashes = mutes.hashes_of(batch.series)[own]
+            for at in np.flatnonzero(np.isin(hashes, np.fromiter(watched, np.uint64))).tolist():
+                one = watched[series := hashes.item(at)]
+                if batch.window is not None and one.first <= batch.window[own[at]] <= one.last:
+                    yield _Moment(int(own[at]), True, one.number, dataset, series)
+
+    def _rows(self, view: View, dataset: int, start: int, stop: int) -> Integers:
+        """Return the rows [start, stop) of a dataset without markers."""
+        rows = np.flatnonzero(view.batch.dataset[start:stop] == dataset) + start
+        markers = [row for row in view.batch.markers if start <= row < stop]
+        return rows[~np.isin(rows, markers)] if markers else rows
+
+    def _count(self, segment: Segment, row: int, dataset: int, mute: WatchedMute) -> None:
+        """Count one query of a watched series."""
+        runs = self._runs
+        run = runs.run_state(dataset).run
+        if not segment.live[row - segment.start]:
+            resting = segment.view.resting
+            place = bisect_left(resting, row)
+            is_resting = place < len(resting) and resting[place] == row
+            self._end(dataset, mute, MAINTENANCE if is_resting else runs.shown(dataset))
+        elif mute.run not in (0, run):
+            self._end(dataset, mute, PAUSED if mute.run == INTERRUPTED else OTHER_RUN)
+        elif mute.left > 1 or isinstance(runs.spec.append, Sweep):
+            runs.mutes.of[dataset].put(replace(mute, left=mute.left - 1, run=run))
+        else:
+            self._end(dataset, mute)
+
+    def close(self, dataset: int) -> bool:
+        """End the watches whose last window's set was swept; return False if a commit has to come first."""
+        runs = self._runs
+        watched = runs.mutes.of[dataset].watched if dataset in runs.mutes.watching else {}
+        for mute in [one for one in watched.values() if not one.left]:
+            if runs.accounts.full:
+                return False
+            is_open = runs.status[dataset] == Status.TESTABLE and runs.run_state(dataset).run == mute.run
+            self._end(dataset, mute, "" if is_open else PAUSED if mute.run == INTERRUPTED else OTHER_RUN)
+        return True
+
+    def _end(self, dataset: int, mute: WatchedMute, why: str = "") -> None:
+        """Release whether all windows were tested, or why not."""
+        kind = EventType.UNTESTED if why else EventType.NOT_RENEWED
+        self._runs.announce_watch(kind, dataset, mute, why or "tested")
+        self._runs.mutes.remove(dataset, mute.series)
