@@ -10,6 +10,9 @@ for ten alerts, false ones among them. An alert mutes its series for a day.
   each series: 100 items of the retail data, 100,000 baskets an hour at the peak, a fifth at night and 0.8 at weekends,
   another level each week (standard deviation 3 %), ten bursts a week of 0.3 to 1.0 times the weekly mean. A threshold
   is the highest usual count times a number: this and `threshold` are the best with 9 of 10 alerts true (0 if none).
+* `excess_delay_550`: ten of 100 series with counts of about 475 rise to 550 for good. Windows until half of them are
+  reported, by sums of up to 24 windows above 512, of units that come once in 24 windows. `.found` is the share found
+  in the week, `.plain_found` the same with a threshold of 512 on the counts. An alert mutes its series for the week.
 * `rolling_alerts_per_year`: of 300 alerts a year at random hours, 177 above the threshold, how many are found. Any 30
   days cost epsilon 4; a period of 15 days has one run of all its share, with the noise of epsilon 1 for ten alerts.
 * `counter_cost`: processor time of the four questions of docs/questions.md, over that of a million events.
@@ -44,6 +47,7 @@ from stream_svt.sources.units import UnitHash
 SERIES, WEEK, YEAR, HOUR = 100, 168, 365 * 24, 3_600_000
 THRESHOLD, MUTE, SPIKES, INCIDENTS, LASTS = 500, 24, 60, 10, 8
 BURSTS, PRECISION, DISTANCE, PERIOD, ALERTS = 10, 0.9, 177, 15 * 24, 300
+OVER, RISING = 512, "excess: {over: 512, windows: 24, visits: {at_most: 1, in: 24}}"
 SHARE, MOST_OF_FIVE = "share: {of: errors, above: 1%}", "for: {windows: 5, at_least: 4}"
 LASTING = {"": "for: 5", ".plain": "", ".for_4_of_5": MOST_OF_FIVE, ".mean_5": "mean: 5"}
 PAGES = tuple(f"/page/{number:05}" for number in range(20_000))
@@ -83,7 +87,14 @@ def answers(question: Question, counts: Integers, first: int) -> Integers:
     return np.concatenate([one.steps for one in values])
 
 
-def alerts(spec: MonitorSpec, values: Integers, bar: int, hours: int, random: np.random.Generator) -> Mask:
+def alerts(
+    spec: MonitorSpec,
+    values: Integers,
+    bar: int,
+    hours: int,
+    random: np.random.Generator,
+    mute: int = MUTE,
+) -> Mask:
     """Return which answers are reported above a threshold, by consecutive runs of so many hours."""
     mechanism, steps, told = spec.mechanism(), int(bar / spec.granularity), np.zeros(values.shape, np.bool_)
     for first in range(0, len(values), hours):
@@ -96,7 +107,7 @@ def alerts(spec: MonitorSpec, values: Integers, bar: int, hours: int, random: np
         for window, series in zip(*np.unravel_index(reached, tested.shape), strict=True):
             if window >= muted[series] and not mechanism.is_spent(left):
                 left -= mechanism.branches[0].charge_units
-                muted[series] = window + MUTE
+                muted[series] = window + mute
                 told[first + window, series] = True
     return told
 
@@ -147,6 +158,23 @@ def usual_found(weeks: int, random: np.random.Generator) -> dict[str, float]:
     return {"thresholds": found("", bars)} | by_factor
 
 
+def rises_found(keys: str, level: int, weeks: int, random: np.random.Generator) -> tuple[float, float]:
+    """Return the median of windows until a rise is reported, of those that are, and the share of them."""
+    (spec, question, _), delays = monitor(keys), list[float]()
+    bar = 0 if keys else OVER
+    for _ in range(weeks):
+        counts, series = random.poisson(475, (question.look_back + WEEK, SERIES)), random.permutation(SERIES)
+        begins = random.integers(0, WEEK // 2, INCIDENTS)
+        for begin, one in zip(begins.tolist(), series[:INCIDENTS].tolist(), strict=True):
+            rest = counts[question.look_back + begin :, one]
+            rest[:] = random.poisson(level, len(rest))
+        told = alerts(spec, answers(question, counts, question.look_back), bar, WEEK, random, WEEK)
+        of_rises = [told[begin:, one] for begin, one in zip(begins, series[:INCIDENTS], strict=True)]
+        delays += [1 + float(one.argmax()) if one.any() else np.inf for one in of_rises]
+    found = np.isfinite(delays)
+    return float(np.median(np.array(delays)[found])) if found.any() else np.inf, float(found.mean())
+
+
 def found_in_a_year(years: int, random: np.random.Generator) -> float:
     """Return how many of the alerts of a year are found, on average."""
     share = Renewal(4 * UNITS_PER_EPSILON, 30 * DAY_MS, 0, PERIOD * HOUR).share
@@ -192,6 +220,11 @@ def figures(weeks: int = 200, years: int = 100, events: int = 1_000_000, seed: i
     found = usual_found(weeks // 4, random)
     shown["usual_gain_over_thresholds"] = found["factor_1.1"] / found["thresholds"]
     shown |= {f"usual_found.{name}": part for name, part in found.items()}
+    for level in (525, 550, 600):
+        delay, share = rises_found(RISING, level, weeks // 4, random)
+        _, plain = rises_found("", level, weeks // 4, random)
+        of_level = {"": delay, ".found": share, ".plain_found": plain}
+        shown |= {f"excess_delay_{level}{name}": figure for name, figure in of_level.items()}
     shown["rolling_alerts_per_year"] = found_in_a_year(years, random)
     return shown | {"counter_cost": counter_cost(events, events // 50, random)}
 
