@@ -7,7 +7,6 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from stream_svt.worker import config_versions
 
 if TYPE_CHECKING:
     from stream_svt.operate.findings import Finding
-    from stream_svt.settings.sources import SourceSpec
+    from stream_svt.settings.application import ApplicationSpec
 
 log = logging.getLogger(__name__)
 
@@ -203,8 +202,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
     )
     if summary.unaligned:
         say(f"Left out: {counted(summary.unaligned, 'pair')} whose threshold noise no entropy can produce.")
-    sources = (one for one in config.spec.sources if one.answers is None)
-    if (found := _prove_sources(sources, cases, seed)) is not None:
+    if (found := _prove_sources(config.spec, cases, seed)) is not None:
         say(found)
         return 1
     say(
@@ -213,19 +211,19 @@ def prove(path: Path, cases: int, seed: int) -> int:
     return 0
 
 
-def _prove_sources(sources: Iterable[SourceSpec], cases: int, seed: int) -> str | None:
+def _prove_sources(spec: ApplicationSpec, cases: int, seed: int) -> str | None:
     """Test the counters of sources, and say so; return a counterexample, None if there is none."""
     from stream_svt.sources.proving import prove_source
 
-    for source in sources:
+    for source in (one for one in spec.sources if one.answers is None):
         rngs = (random.Random(f"{seed} {number}") for number in range(cases))  # noqa: S311 - streams, not noise
-        done = prove_source(source, rngs)
+        done = prove_source(spec, source, rngs)
         if done.counterexample is not None:
             case = f"source {source.name}, case {done.cases - 1} of seed {seed}"
             return f"COUNTEREXAMPLE in {case}: {done.counterexample}.\n{_REPORT}"
         say(
             f"Tested {counted(done.cases, 'pair')} of raw topics of source {source.name}, with and without one unit: "
-            f"{counted(done.events, 'event')}, {counted(done.answers, 'count')}, of which the unit moved {done.moved}; "
+            f"{counted(done.events, 'event')}, {counted(done.answers, 'value')}, of which the unit moved {done.moved}; "
             f"{counted(done.takeovers, 'takeover')} in between."
         )
     return None

@@ -1,7 +1,8 @@
 """The neighbour test of a source of events: two raw topics that differ by one unit's records, each with its counter.
 
 Both counters must write the same records of counts: keys, headers, times, ids, series, lengths. Each value of the topic
-with the unit is larger by 0 to the most that its measure counts of a unit. On brokers' timestamps the counters look,
+with the unit is larger by 0 to the most that its measure counts of a unit; the answer to a question moves by as much as
+the question says. On brokers' timestamps the counters look,
 read and restart at different times, on producers' they look at the same.
 """
 
@@ -12,20 +13,27 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec import structs
 
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.proving.streams import RandomSource
+from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.document import quote
 from stream_svt.settings.periods import DAY_MS
+from stream_svt.settings.questions import Question
 from stream_svt.settings.records import KEY, steps
-from stream_svt.settings.sources import SourceSpec
+from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.counter import Counter
-from stream_svt.sources.counts import CountsRecord
+from stream_svt.sources.counts import CountsRecord, closed_record
 from stream_svt.sources.lists import Lists
 from stream_svt.sources.log import decode, encode
+from stream_svt.sources.questions import ClosedCounts
 from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import KEY_BYTES
 
@@ -67,15 +75,18 @@ class _Appended(NamedTuple):
     stamp_ms: int
 
 
-def prove_source(source: SourceSpec, rngs: Iterable[RandomSource]) -> SourceSummary:
+def prove_source(spec: ApplicationSpec, source: SourceSpec, rngs: Iterable[RandomSource]) -> SourceSummary:
     """Run the neighbour test of a source of events, a pair for each generator, up to the first counterexample.
 
-    Long lists of series and datasets are cut. Avro events are tested as JSON: what decodes them is tested elsewhere.
+    Long lists of series and datasets are cut, and questions that read many windows are shortened. Avro events are
+    tested as JSON: what decodes them is tested elsewhere.
     """
     summary, source = SourceSummary(), _small(source)
+    listed = spec.window_list(source)
+    listed = structs.replace(listed, questions=tuple(_shortened(one) for one in listed.questions))
     for rng in rngs:
         summary.cases += 1
-        summary.counterexample = _compare(_Case(source, rng), summary)
+        summary.counterexample = _compare(_Case(source, listed, rng), summary)
         if summary.counterexample is not None:
             break
     return summary
@@ -91,15 +102,32 @@ def _small(source: SourceSpec) -> SourceSpec:
     return source.model_copy(update=changes)
 
 
+def _shortened(question: Question) -> Question:
+    """Return a question that reads few windows."""
+    windows, at_least = question.holds
+    lacking, usual, visits = max(windows - 3, 0), question.usual, question.visits
+    among = min(visits.among, 3) if visits else 0
+    return structs.replace(
+        question,
+        usual=usual and (min(usual[0], 2), min(usual[1], 2), *usual[2:]),
+        mean=min(question.mean, 2),
+        over=(1, min(question.over[1], 2)),
+        excess=(question.excess[0], min(question.excess[1], 3)),
+        holds=(windows - lacking, max(at_least - lacking, 1)),
+        visits=visits and structs.replace(visits, at_most=min(visits.at_most, among - 1), among=among),
+    )
+
+
 class _Case:
     """A pair of topics, and the times at which their counters work."""
 
-    def __init__(self, source: SourceSpec, rng: RandomSource) -> None:
-        self.source, self.rng, self.clock = source, rng, TickClock.of(source)
+    def __init__(self, source: SourceSpec, listed: WindowList, rng: RandomSource) -> None:
+        self.source, self.rng, self.clock, self.listed = source, rng, TickClock.of(source), listed
         self.stamped = rng.random() < 0.5
         self.begin_ms = self.clock.window_at(_BEGIN) + rng.randrange(0, source.window)
-        length = self.clock.closes_after_ms + WINDOWS * source.window
-        if self.clock.asks_ticks:
+        windows = WINDOWS + max((one.look_back for one in listed.questions), default=0)
+        length = self.clock.closes_after_ms + windows * source.window
+        if self.clock.asks_ticks and not listed.questions:
             length = min(length, MOST_TICKS * source.every)
         self.end_ms = self.begin_ms + length + 2 * source.settle + source.every
         self._choices = _choices(source)
@@ -197,7 +225,7 @@ class _Play:
 
     def _work(self, counter: Counter, now_ms: int) -> None:
         """Do all that is due at a moment."""
-        source, stamped = self._case.source, self._case.stamped
+        stamped = self._case.stamped
         held = {number: self._held(number, now_ms) for number in range(PARTITIONS)}
         spans = {number: (0, len(records)) for number, records in held.items()}
         if not counter.has_begun:
@@ -206,7 +234,7 @@ class _Play:
             begun = {number: (begins[number], end) for number, (_, end) in spans.items()}
             counter.begin(begun, now_ms, by_broker=stamped, topic_id="topic")
             self._write(counter)
-        counter.open_windows(now_ms, Lists([(0, source.window_list())], now_ms))
+        counter.open_windows(now_ms, Lists([(0, self._case.listed)], now_ms))
         self._write(counter)
         if (moment := counter.look_due(now_ms)) is not None:
             counter.look(moment, spans, "topic", by_broker=stamped)
@@ -223,12 +251,25 @@ class _Play:
         return replace(Records.of(each), by_broker=self._case.stamped)
 
     def _write(self, counter: Counter) -> None:
-        while (step := counter.step()) is not None:
+        while True:
+            if (closed := counter.to_recall) is not None:
+                self._recall(counter, closed)
+            if (step := counter.step()) is None:
+                return
             if step.entries:
                 offsets = [len(self._log) + number for number in range(len(step.entries))]
                 self._log += zip(offsets, map(encode, step.entries), strict=True)
                 self.counts += step.counts
                 counter.stepped(offsets)
+
+    def _recall(self, counter: Counter, closed: ClosedCounts) -> None:
+        for one in self.counts:
+            headers = dict(one.headers)
+            if (
+                found := closed_record(self._case.source, one.dataset.encode(), one.content, headers)
+            ) is not None:
+                closed.add(*found)
+        counter.recall(closed)
 
 
 def _compare(case: _Case, summary: SourceSummary) -> str | None:
@@ -238,25 +279,28 @@ def _compare(case: _Case, summary: SourceSummary) -> str | None:
     summary.events += sum(map(len, topics))
     summary.takeovers += sum(play.takeovers for play in plays)
     first, second = (play.counts for play in plays)
-    most = {one.name.encode(): one.at_most for one in case.source.measures}
+    moves = {one.name.encode(): (Fraction(0), Fraction(one.at_most)) for one in case.source.measures}
+    for asked in case.listed.questions:
+        down, up = (Fraction(move, asked.parts) for move in asked.moves)
+        moves[asked.rows.encode()] = -down, up
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         (before, low), (after, high) = _read(one), _read(other)
         if before != after:
             return f"record {number} of counts is {before} without the unit, and {after} with it"
-        allowed = most[dict(one.headers)["measure"]]
+        headers = dict(one.headers)
+        least, most = moves[headers.get(MEASURE_HEADER) or headers[MONITOR_HEADER]]
         for row, (value, moved) in enumerate(zip(low, high, strict=True)):
             summary.answers += 1
             summary.moved += value != moved
-            if not value <= moved <= value + allowed:
-                return (
-                    f"row {row} of {before[:3]} moves from {value} to {moved}: one unit moves it by {allowed}"
-                )
+            if not least <= Fraction(moved) - Fraction(value) <= most:
+                allowed = f"one unit moves it by {quote(least)} to {quote(most)}"
+                return f"row {row} of {before[:3]} moves from {value} to {moved}: {allowed}"
     if len(first) != len(second):
         return f"{len(first)} records of counts without the unit, and {len(second)} with it"
     return None
 
 
-def _read(record: CountsRecord) -> tuple[tuple[Any, ...], list[int]]:
+def _read(record: CountsRecord) -> tuple[tuple[Any, ...], list[int | Decimal]]:
     """Return what of a record of counts is public, and its values."""
     with pa.ipc.open_stream(record.content) as reader:
         table = reader.read_all().to_pydict()
