@@ -56,7 +56,8 @@ TINY = {
         (
             "true_alerts true_alerts.plain true_alerts.for_4_of_5 true_alerts.mean_5 share_distance_vs_count "
             "usual_gain_over_thresholds usual_found.thresholds usual_found.factor_1 usual_found.factor_1.05 "
-            "usual_found.factor_1.1 usual_found.factor_1.2 rolling_alerts_per_year counter_cost"
+            "usual_found.factor_1.1 usual_found.factor_1.2 excess_delay_525 excess_delay_600 excess_delay_550 "
+            "excess_delay_550.found excess_delay_550.plain_found rolling_alerts_per_year counter_cost"
         ),
     ),
     "sources.tally": (
