@@ -14,7 +14,7 @@ from stream_svt import plain_text
 from stream_svt.application.config import content
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError
-from stream_svt.monitor.released import Alert, Event, decode, event_in
+from stream_svt.monitor.released import Alert, Event, EventType, decode, event_in
 from stream_svt.settings.application import load_spec
 from stream_svt.terminal import say
 
@@ -26,13 +26,13 @@ from stream_svt.terminal import say
 @click.argument("event")
 @common.config_option()
 def explain(event: str, path: Path) -> None:
-    """Explain an alert: what was found, the odds, the bound, the price, and what silence means.
+    """Explain an alert, or its not-renewed event: what was found, the odds, the price, and what silence means.
 
     EVENT is a file with one event of the alert topic as JSON, - for standard input, or the id of an event, which is
     looked up on the alert topic. The answer follows from the configuration and released events alone. With a file it
     needs no broker, no key and no other file than those that list names.
     """
-    from stream_svt.planning.alerts import explain_alert
+    from stream_svt.planning.alerts import explain_alert, explain_silence
 
     def lines_of(name: str) -> list[str]:
         return plain_text.lines(plain_text.decoded((path.parent / name).read_bytes()))
@@ -49,10 +49,11 @@ def explain(event: str, path: Path) -> None:
         found: Event[Any] = decode(record)
     except msgspec.DecodeError as error:
         raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
-    if found.application != spec.application or not isinstance(found.data, Alert):
+    is_silence = found.type in (EventType.NOT_RENEWED, EventType.UNTESTED)
+    if found.application != spec.application or not (is_silence or isinstance(found.data, Alert)):
         what = f"it is of type {found.type} of application {found.application!r}"
         raise StreamSvtError(f"no alert of application {spec.application!r}, which {path} declares: {what}")
-    for line in explain_alert(spec, found):
+    for line in explain_silence(found) if is_silence else explain_alert(spec, found):
         say(line)
 
 

@@ -41,7 +41,15 @@ def type_word(kind: str) -> str:
     return kind.removeprefix("io.stream-svt.").removesuffix(".v1")
 
 
-DEFAULT_TYPES = ("alert", "monitor.exhausted", "monitor.limited", "monitor.paused", "run.halted")
+DEFAULT_TYPES = (
+    "alert",
+    "alert.not-renewed",
+    "alert.untested",
+    "monitor.exhausted",
+    "monitor.limited",
+    "monitor.paused",
+    "run.halted",
+)
 TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
 
 

@@ -17,11 +17,14 @@ import msgspec
 import standardwebhooks
 
 from stream_svt.forward.config import DestinationConfig, type_word
-from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType
+from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType, Lifecycle
 from stream_svt.plain_text import escaped
+from stream_svt.wording import counted
 
 STANDING = frozenset({EventType.EXHAUSTED, EventType.LIMITED, EventType.PAUSED, EventType.RUN_HALTED})
 """Types whose events Alertmanager gets as standing alerts (see `conditions`)."""
+ENDING = frozenset({EventType.NOT_RENEWED, EventType.UNTESTED})
+"""Types whose events end an alert in Alertmanager: it gets them with the alerts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,11 @@ class Request:
 
 def wants(config: DestinationConfig, event: AnyEvent) -> bool:
     """Return whether a destination gets an event by itself: its filters match, without a standing alert."""
+    with_alerts = config.alertmanager is not None and event.type in ENDING
     return (
         matches(event.data.monitor, config.monitors)
         and matches(event.data.dataset, config.datasets)
-        and matches(type_word(event.type), config.types)
+        and matches(type_word(EventType.ALERT if with_alerts else event.type), config.types)
         and (config.alertmanager is None or event.type not in STANDING)
     )
 
@@ -56,18 +60,22 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
         if destination.keys:
             headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
         return Request(headers, body)
-    alert = event.data if isinstance(event.data, Alert) else None
-    subject = {
-        "application": event.application,
-        "dataset": event.data.dataset,
-        "monitor": event.data.monitor,
-        "series": alert.series if alert else None,
-        "type": None if alert else type_word(event.type),
-    }
-    name, severity = ("AboveThreshold", alert.severity or "page") if alert else ("ReleasedEvent", "ticket")
+    data, now_ms, is_end = event.data, int(now.timestamp() * 1000), event.type in ENDING
+    subject = {"application": event.application, "dataset": data.dataset, "monitor": data.monitor}
+    name, severity = "ReleasedEvent", "ticket"
+    began_ms, last_ms = event.time_ms, now_ms
+    if isinstance(data, Alert):
+        name, severity, subject["series"] = "AboveThreshold", data.severity or "page", data.series or ""
+        last_ms = max(now_ms, data.watched_until or 0)
+    elif is_end:
+        name, severity = "AboveThreshold", str(data.detail.get("severity") or "page")
+        subject["series"] = str(data.detail.get("series", ""))
+        began_ms = min(event.time_ms, now_ms) - 1  # Alertmanager keeps the alert's own begin
+    else:
+        subject["type"] = type_word(event.type)
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
-    ends_ms = int(now.timestamp() * 1000) + destination.alertmanager.resolve_after
-    posted = alert_of(destination, name, severity, subject, event.time_ms, ends_ms)
+    ends_ms = began_ms + 1 if is_end else last_ms + destination.alertmanager.resolve_after
+    posted = alert_of(destination, name, severity, subject, began_ms, ends_ms)
     return request_with([posted | {"annotations": _annotations(event)}])
 
 
@@ -80,7 +88,7 @@ def alert_of(
     destination: DestinationConfig,
     name: str,
     severity: str,
-    subject: Mapping[str, str | None],
+    subject: Mapping[str, str],
     began_ms: int,
     ends_ms: int,
 ) -> dict[str, Any]:
@@ -113,6 +121,20 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
     return " ".join(standardwebhooks.Webhook(key).sign(identity, now, body.decode()) for key in keys)
 
 
+def silence_of(kind: str, data: Lifecycle) -> str:
+    """Return what the end of an alert's watch says, in words."""
+    detail, windows = data.detail, counted(data.detail.get("windows", 0), "window")
+    if kind == EventType.UNTESTED:
+        return f"nobody knows whether it goes on: the {windows} after its mute were not all tested ({data.reason})"
+    odds, missed = [detail.get(name) for name in ("silent_half", "silent_rarely")], ""
+    if all(isinstance(one, float) for one in odds):
+        half, rarely = (f"{one:,.12g}" for one in odds)
+        missed = (
+            f"; {half} above the threshold is silent so long half of the time, {rarely} above 5 times in 100"
+        )
+    return f"not renewed: {windows} were tested, none was reported{missed}"
+
+
 def _annotations(event: AnyEvent) -> dict[str, str]:
     """Return the released fields as texts for people, without empty ones and None; see `escaped`."""
     data, when = event.data, event.time.isoformat(timespec="milliseconds")
@@ -131,6 +153,9 @@ def _annotations(event: AnyEvent) -> dict[str, str]:
     else:
         subject = " on ".join(text for text in (data.monitor, data.dataset) if text)
         other = f"{type_word(event.type)} {subject}".strip()
+        if event.type in ENDING:
+            series, says = data.detail.get("series", ""), silence_of(event.type, data)
+            other = f"{series} of {data.dataset} ({data.monitor}): {says}"
         notes |= {"summary": other, "reason": data.reason}
         notes |= {f"detail_{name}": value for name, value in data.detail.items()}
     if (account := data.account) is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from stream_svt.mechanisms import Exposure, accuracy
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.state.plan import RARELY, silent_margin
 from stream_svt.planning import detected
 from stream_svt.planning.model import report_chances
 from stream_svt.planning.sources import rows_per_day
@@ -144,6 +145,8 @@ def _parts(
         parts |= {"Detects": detects, "Wastes": detected.WASTE}
         parts["Reports"] = detected.price(monitor, monitor.detect, first.terms, source)
         del parts["Lasts"], parts["Begins"]
+    if monitor.not_renewed is not None:
+        parts["Silence"] = f"after an alert, alert.not-renewed: {silence(monitor)}"
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
@@ -203,6 +206,16 @@ def _adds(monitor: MonitorSpec) -> str:
     rates = (mechanism.branches[-1].rate, mechanism.threshold_rate)
     query, threshold = (f"{float(monitor.granularity / rate):.3g}" for rate in rates)
     return f"noise of scale {query} to each test, {threshold} to the threshold."
+
+
+def silence(monitor: MonitorSpec) -> str:
+    """Return the odds that a monitor with ``not_renewed`` says so although values stay above the threshold."""
+    windows, threshold = monitor.not_renewed or 1, float(monitor.threshold)
+    half, rare = (threshold + silent_margin(monitor, windows, chance) for chance in (0.5, RARELY))
+    return (
+        f"if each of {counted(windows, 'window')} has a value of {half:,.12g}, none of them is reported half of the "
+        f"time, of {rare:,.12g} {RARELY:.0%} of the time."
+    )
 
 
 def wastes(monitor: MonitorSpec) -> str:

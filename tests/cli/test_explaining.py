@@ -34,6 +34,12 @@ def test_an_event_in_a_file_or_on_standard_input_needs_neither_broker_nor_key(
     assert stream_svt("explain", "-c", web, "-").out == ended.out
 
 
+def test_the_end_of_a_watch_is_explained_too(stream_svt, web, tmp_path):
+    record = encoded(4, lifecycle("tested", run=2), kind=EventType.NOT_RENEWED, application="web")
+    (tmp_path / "event.json").write_bytes(record)
+    assert stream_svt("explain", "-c", web, tmp_path / "event.json").out.startswith(EventType.NOT_RENEWED)
+
+
 @pytest.mark.parametrize(
     ("record", "says"),
     [

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from stream_svt.forward.event import request_of
-from tests.support.alerts import alert, event
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import alert, event, lifecycle
 from tests.support.forwarding import destination
 from tests.support.http_server import Posted, receiving
 from tests.support.keys import write_secrets
@@ -77,6 +78,21 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "not posted in time"
         time.sleep(0.05)
+
+
+def test_the_end_of_a_watch_ends_its_alert(debian_program, tmp_path):
+    path = tmp_path / "alertmanager.yml"
+    path.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    with Alertmanager(debian_program("prometheus-alertmanager"), path, tmp_path) as alertmanager:
+        target = destination(tmp_path, f"{{name: a, alertmanager: {{urls: ['{alertmanager.url}']}}}}")
+        now = datetime.now(UTC)
+        detail = {"series": "milk", "windows": 3, "severity": ""}
+        ended = event(lifecycle("tested", monitor="hot", detail=detail), EventType.NOT_RENEWED)
+        begun = event(alert(watched_until=round(now.timestamp() * 1000) + 3_600_000))
+        alertmanager.post(request_of(target, begun, b"", now).body)
+        _wait(lambda: len(alertmanager.alerts()) == 1)
+        alertmanager.post(request_of(target, ended, b"", now).body)
+        _wait(lambda: not alertmanager.alerts())
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_svt.forward.event import STANDING, Request, message_id, request_of, signatures, wants
+from stream_svt.forward.event import ENDING, STANDING, Request, message_id, request_of, signatures, wants
 from stream_svt.monitor.released import AnyEvent, EventType, decode
 from tests.support.alerts import account_of, alert, encoded, event, lifecycle
 from tests.support.forwarding import KEY, OLD_KEY, destination, moment
@@ -45,7 +45,7 @@ def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_w
 
 def test_without_filters_alerts_pass_and_what_begins_a_state_that_skips_queries(tmp_path):
     plain = hook(tmp_path)
-    passing = {EventType.ALERT, *STANDING}
+    passing = {EventType.ALERT, *ENDING, *STANDING}
     assert {kind for kind in EventType if wants(plain, of(kind))} == passing
 
 
@@ -199,6 +199,42 @@ def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_
 def test_an_alert_starts_at_its_charge_and_ends_resolve_after_its_delivery(tmp_path, now, ends):
     (found,) = alerts(tmp_path, event(), ", resolve_after: 10m", now=now)
     assert (found["startsAt"], found["endsAt"]) == ("2026-01-05T10:00:00.000+00:00", ends)
+
+
+def test_an_alert_that_is_watched_ends_resolve_after_its_watch(tmp_path):
+    until = round(moment("2026-01-05T13:00Z").timestamp()) * 1000
+    for now, ends in ((NOW, "13:10:00"), (moment("2026-01-05T14:00Z"), "14:10:00")):
+        (found,) = alerts(tmp_path, event(alert(watched_until=until)), ", resolve_after: 10m", now=now)
+        assert found["endsAt"] == f"2026-01-05T{ends}.000+00:00"
+
+
+WATCHED = {"series": "milk", "alert": "a/shop/hot/1/4", "windows": 3, "severity": "call"}
+ODDS = {"silent_half": 150.0, "silent_rarely": 183.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "more", "says"),
+    [
+        (
+            EventType.NOT_RENEWED,
+            "tested",
+            ODDS,
+            "not renewed: 3 windows were tested, none was reported; 150 above the threshold is silent so long half",
+        ),
+        (EventType.UNTESTED, "paused", {}, "the 3 windows after its mute were not all tested (paused)"),
+    ],
+)
+def test_the_end_of_a_watch_ends_the_alert_and_says_why(tmp_path, kind, reason, more, says):
+    ended = event(lifecycle(reason, monitor="hot", detail=WATCHED | more), kind)
+    for outer in ("", "types: [alert], "):
+        (found,) = alerts(tmp_path, ended, outer=outer)
+        (begun,) = alerts(tmp_path, event(alert(severity="call")), outer=outer)
+        assert found["labels"] == begun["labels"]
+        assert found["endsAt"] == "2026-01-05T10:00:00.000+00:00"
+        assert found["startsAt"] < found["endsAt"]
+        assert says in found["annotations"]["summary"]
+    assert not wants(pager(tmp_path, "types: [run.halted], "), ended)
+    assert not wants(hook(tmp_path, "types: [alert], "), ended)
 
 
 @pytest.mark.parametrize("kind", sorted(STANDING))

@@ -13,14 +13,22 @@ from benchmarks.simulation import simulate
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import (
     Explicit,
+    Exposure,
     Noise,
     above_threshold,
     adaptive,
+    ladder,
     numeric_sparse,
     sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.accuracy import Accuracy, accuracy, alpha_accuracy, report_probability
+from stream_svt.mechanisms.accuracy import (
+    Accuracy,
+    accuracy,
+    alpha_accuracy,
+    report_probability,
+    silence_probability,
+)
 from stream_svt.mechanisms.noise import MONITORED, Law, pmf, quantiles, tail
 
 ONE = Fraction(1)
@@ -149,3 +157,32 @@ def test_neither_gumbel_noise_nor_several_branches_have_a_theorem():
     several = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0,)))
     with pytest.raises(MisuseError, match="branches"):
         alpha_accuracy(several, queries=3, beta=0.1)
+
+
+def test_the_silence_of_windows_is_exact_for_one_branch_and_for_several():
+    one = sparse_vector(
+        epsilon="0.549", cutoff=10, monotonic=True, correction=Exposure(expected_queries=3600, false_alerts=1)
+    )
+    (query,), correction = one.branch_laws, one.branches[0].correction(0)
+    chances = []
+    for margin in (0, 50, 100, 200):
+        attempts = {"corrections": [correction] * 3, "query": query, "threshold": one.threshold_law}
+        chances.append(silence_probability(one, margin, windows=3))
+        assert chances[-1] == pytest.approx(1 - report_probability(margin, **attempts), abs=1e-9)
+    assert chances == sorted(chances, reverse=True)
+    assert chances[2:] == pytest.approx([0.94, 0.016], abs=0.01)
+    two = ladder(
+        epsilon=4, cutoff=3, monotonic=True, correction=Exposure(expected_queries=20, false_alerts=1)
+    )
+    law, branches = two.threshold_law, [*zip(two.branches, two.branch_laws, strict=True)]
+    for margin in (0, 5, 10):
+        silent = sum(
+            pmf(law.noise, law.rate, z)
+            * math.prod(
+                1 - tail(each.noise, each.rate, branch.correction(0) - margin + z)
+                for branch, each in branches
+                for _ in range(3)
+            )
+            for z in range(400)
+        )
+        assert silence_probability(two, margin, windows=3) == pytest.approx(silent, rel=1e-4)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from stream_svt.mechanisms import estimates
-from stream_svt.monitor.released import Account, NoiseLaw, Position
-from stream_svt.planning.alerts import explain_alert
+from stream_svt.mechanisms.accuracy import report_probability
+from stream_svt.monitor.released import Account, EventType, NoiseLaw, Position
+from stream_svt.planning.alerts import explain_alert, explain_silence
+from stream_svt.planning.budget import explain
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.support.alerts import account_of, alert, event
+from tests.support.alerts import account_of, alert, event, lifecycle
 from tests.support.sources import ANSWERS, WEB, changed
 
 WINDOW = "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z"
@@ -154,3 +156,52 @@ def test_a_question_is_named_as_it_is_declared() -> None:
 def test_the_mute_is_the_end_of_what_silence_of_the_series_may_mean(until: Any, says: str) -> None:
     assert says in explained(muted_until=until)["Mute"]
     assert "Mute" not in explained(muted_until=None)
+
+
+NOW_MS = 1_795_900_000_000
+WATCHING = changed(("threshold: 500, mute: 1h", "threshold: 500, mute: 1h, not_renewed: 3"))
+
+
+def test_a_watched_alert_has_the_odds_that_what_goes_on_is_silent() -> None:
+    monitor = load_spec(WATCHING).monitors[0]
+    found = explained(WATCHING, watched_until=1_700_000_000_000)["Watched"]
+    assert found.startswith("until 2023-11-14 22:13:20 UTC alert.not-renewed follows if all first windows")
+    half, rare = map(float, re.search(r"value of (\d+), .*, of (\d+) 5%", found).groups())  # type: ignore[union-attr]
+    assert (
+        f"after an alert, alert.not-renewed: if each of 3 windows has a value of {half:,.12g}"
+        in "\n".join(explain(load_spec(WATCHING).at(NOW_MS)))
+    )
+    mechanism, threshold = monitor.mechanism(), monitor.threshold
+    for value, chance in ((half, 0.5), (rare, 0.05)):
+        law, (query,) = mechanism.threshold_law, mechanism.branch_laws
+        corrections = [mechanism.branches[0].correction(0)] * 3
+        below, at = (
+            1
+            - report_probability(
+                int(value - threshold) - step, corrections=corrections, query=query, threshold=law
+            )
+            for step in (1, 0)
+        )
+        assert at <= chance < below
+    assert "Watched" not in explained(WATCHING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "says"),
+    [
+        (EventType.NOT_RENEWED, "tested", "one 183 above it 5% of the time. It does not mean that"),
+        (EventType.UNTESTED, "paused", "not all of the 3 windows after its mute: paused."),
+    ],
+)
+def test_the_end_of_a_watch_is_explained(kind: EventType, reason: str, says: str) -> None:
+    detail = {
+        "series": "/cart",
+        "alert": "web/a/m/1/4",
+        "windows": 3,
+        "silent_half": 150.0,
+        "silent_rarely": 183.0,
+    }
+    head, after, *lines = explain_silence(event(lifecycle(reason, run=2, detail=detail), kind))
+    assert head.startswith(kind)
+    assert after == "  After    alert web/a/m/1/4 of series /cart."
+    assert says in " ".join(lines)

@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stream_svt.columns.query_batch import Crossing, Grid
+from stream_svt.mechanisms.accuracy import silence_probability
 from stream_svt.mechanisms.estimates import GapBounds
-from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.noise import Law, least_integer
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.released import Alert, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.state.accounts import DatasetAccount
@@ -43,6 +44,23 @@ class AlertTerms:
         bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
         granularity = spec.granularity.as_integer_ratio()
         return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
+
+
+RARELY = 0.05
+"""Chance of a silence that is rare."""
+
+
+@lru_cache(maxsize=256)
+def silent_margin(spec: MonitorSpec, windows: int, chance: float) -> float:
+    """Return the least distance above the threshold, in real units, at which a silence is no likelier than a chance.
+
+    It is the silence of several windows that one run tests: see `silence_probability`.
+    """
+    mechanism, attempts = spec.mechanism(), spec.attempts
+    steps = least_integer(
+        lambda margin: silence_probability(mechanism, margin, windows=windows, attempts=attempts) <= chance
+    )
+    return float(steps * spec.granularity)
 
 
 class WatchTerms(NamedTuple):
@@ -89,15 +107,17 @@ class Plan:
         reached = (name for least, name in self.severities if bound is not None and bound >= least)
         return next(reached, self.severities[-1][1] if self.severities else None)
 
-    def watch(self, sources: Sequence[SourceSpec], until: int, ends_ms: int | None) -> WatchTerms | None:
+    def watch(
+        self, sources: Sequence[SourceSpec], until: int | None, ends_ms: int | None
+    ) -> WatchTerms | None:
         """Return what is watched behind a mute until a clock (ms): the first windows whose every query comes after it.
 
         None without ``not_renewed``, or if the dataset's period ends (ms) before the last window begins.
         """
-        spec, count = self.spec, self.spec.not_renewed
-        source = next((one for one in sources if one.name == spec.source), None)
-        if count is None or source is None:
+        spec = self.spec
+        if (count := spec.not_renewed) is None or until is None:
             return None
+        source = next(one for one in sources if one.name == spec.source)
         asked = source.asked_after_ms(at_close=spec.asks)
         earliest = until - asked[0]
         first = earliest + (EPOCH_MS - earliest) % source.window

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from stream_svt.columns.query_batch import NO_ROWS, Integers, Segment, View
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.state.plan import RARELY, silent_margin
 from stream_svt.monitor.state.runs import Runs, Status
 from stream_svt.monitor.state.snapshot import INTERRUPTED, PAUSED, WatchedMute
 from stream_svt.settings.fields import Sweep
@@ -113,6 +114,10 @@ class Watch:
 
     def _end(self, dataset: int, mute: WatchedMute, why: str = "") -> None:
         """Release whether all windows were tested, or why not."""
-        kind = EventType.UNTESTED if why else EventType.NOT_RENEWED
-        self._runs.announce_watch(kind, dataset, mute, why or "tested")
+        if why:
+            self._runs.announce_watch(EventType.UNTESTED, dataset, mute, why)
+        else:
+            chances = {"silent_half": 0.5, "silent_rarely": RARELY}
+            odds = {name: silent_margin(self._runs.spec, mute.windows, one) for name, one in chances.items()}
+            self._runs.announce_watch(EventType.NOT_RENEWED, dataset, mute, "tested", **odds)
         self._runs.mutes.remove(dataset, mute.series)
