@@ -38,6 +38,8 @@ class Fault(StrEnum):
     REQUEST_ASTRAY = "connection lost, request late"
 
 
+NO_REPLY = 20.0
+"""Seconds after which a request that came late has no reply."""
 _LATE = {Fault.REQUEST_LATE, Fault.REQUEST_ASTRAY}
 
 
@@ -167,8 +169,11 @@ class _Link:
                 await writer.drain()
                 if strike is not None and strike.fault in _LATE:
                     replied = asyncio.ensure_future(strike.done.wait())
-                    await asyncio.wait({replied, self._replying}, return_when=asyncio.FIRST_COMPLETED)
+                    waited = {replied, self._replying}
+                    # A member that joined again meanwhile gets no reply to what it sent before.
+                    await asyncio.wait(waited, timeout=NO_REPLY, return_when=asyncio.FIRST_COMPLETED)
                     replied.cancel()
+                    strike.done.set()
 
     async def _replies(self) -> None:
         reader, writer = self._broker[0], self._client[1]
