@@ -15,12 +15,15 @@ for ten alerts, false ones among them. An alert mutes its series for a day.
   in the week, `.plain_found` the same with a threshold of 512 on the counts. An alert mutes its series for the week.
 * `rolling_alerts_per_year`: of 300 alerts a year at random hours, 177 above the threshold, how many are found. Any 30
   days cost epsilon 4; a period of 15 days has one run of all its share, with the noise of epsilon 1 for ten alerts.
+* `detect_error`: 10 alerts in 30 days of the hours of 5 and of 1,000 series, at a distance of 200: the largest relative
+  difference of epsilon to one whose simulated tests find that distance 95 times in 100. `detect_seconds`: to solve it.
 * `counter_cost`: processor time of the four questions of docs/questions.md, over that of a million events.
 """
 
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 from itertools import product
 
 import msgspec
@@ -35,6 +38,7 @@ from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.planning.budget import reported_margin
 from stream_svt.protocol.records import Records
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.detection import SURE, RunProblem, solve
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.periods import DAY_MS, Renewal
 from stream_svt.settings.questions import Question, asked_by
@@ -48,6 +52,7 @@ SERIES, WEEK, YEAR, HOUR = 100, 168, 365 * 24, 3_600_000
 THRESHOLD, MUTE, SPIKES, INCIDENTS, LASTS = 500, 24, 60, 10, 8
 BURSTS, PRECISION, DISTANCE, PERIOD, ALERTS = 10, 0.9, 177, 15 * 24, 300
 OVER, RISING = 512, "excess: {over: 512, windows: 24, visits: {at_most: 1, in: 24}}"
+FAR, ERRORS = 200, tuple(Fraction(part, 20) for part in range(18, 23))
 SHARE, MOST_OF_FIVE = "share: {of: errors, above: 1%}", "for: {windows: 5, at_least: 4}"
 LASTING = {"": "for: 5", ".plain": "", ".for_4_of_5": MOST_OF_FIVE, ".mean_5": "mean: 5"}
 PAGES = tuple(f"/page/{number:05}" for number in range(20_000))
@@ -189,6 +194,22 @@ def found_in_a_year(years: int, random: np.random.Generator) -> float:
     return found / years
 
 
+def detect_error(tests: int, random: np.random.Generator) -> tuple[float, float]:
+    """Return the largest relative error of the epsilon of `detect`, and the longest processor time of solving."""
+    errors, seconds = list[float](), list[float]()
+    for series in (8, 1024):  # the next power of two
+        problem, began = RunProblem(FAR, 1, 10, series * 30 * 24), time.process_time()
+        epsilon, split = solve.__wrapped__(problem) or (Fraction(0), Fraction(0))
+        seconds.append(time.process_time() - began)
+        chances, counts = list[float](), np.full((tests, 1), THRESHOLD + FAR)
+        for part in ERRORS:
+            run = f"epsilon: '{epsilon * part}', cutoff: 10, expected_queries: {problem.queries}, split: '{split}'"
+            chances.append(float(alerts(monitor(run=run)[0], counts, THRESHOLD, 1, random).mean()))
+        found = np.interp(SURE, chances, [float(part) for part in ERRORS])
+        errors.append(abs(float(found) - 1))
+    return max(errors), max(seconds)
+
+
 def counter_cost(events: int, series: int, random: np.random.Generator) -> float:
     """Return the time of four questions, over reading and counting events of 60 bytes, without the counter's log."""
     reader, key = EventReader(monitor(series=series)[2]), UnitHash(bytes(16))
@@ -225,6 +246,7 @@ def figures(weeks: int = 200, years: int = 100, events: int = 1_000_000, seed: i
     shown["excess_delay_550.found"] = share
     _, shown["excess_delay_550.plain_found"] = rises_found("", 550, weeks // 4, random)
     shown["rolling_alerts_per_year"] = found_in_a_year(years, random)
+    shown["detect_error"], shown["detect_seconds"] = detect_error(events // 50, random)
     return shown | {"counter_cost": counter_cost(events, events // 50, random)}
 
 

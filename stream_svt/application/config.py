@@ -57,10 +57,10 @@ class Config:
     source: str = "configuration"
     reread: Callable[..., Config] | None = field(default=None, compare=False, repr=False)
 
-    def holding(self, files: Mapping[str, str]) -> Config:
-        """Return the configuration with the numbers that the files of an applied version hold."""
+    def holding(self, held: detection.Held) -> Config:
+        """Return the configuration with the numbers that an applied version holds."""
         has_numbers = any(one.detect is not None for one in self.spec.monitors)
-        return self.reread(held=detection.Held.by(files)) if has_numbers and self.reread else self
+        return self.reread(held=held) if has_numbers and self.reread else self
 
     @property
     def current(self) -> ApplicationSpec:

@@ -83,7 +83,7 @@ def check(
 
         say_lines(documents(config), nl=False)
         return 0
-    if not (offline or counter) and any(one.detect for one in config.spec.monitors):
+    if not (offline or counter) and any(one.detect is not None for one in config.spec.monitors):
         config = asyncio.run(config_versions.as_applied(config, config.cluster()))
     if not counter:
         findings = check_offline(config)

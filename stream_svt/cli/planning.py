@@ -263,6 +263,10 @@ def _monitor(
         monitor = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
         if monitor is None:
             raise click.UsageError(f"--monitor must be one of {', '.join(known)}.")
+        if monitor.detect is not None:
+            raise click.UsageError(
+                f"'stream-svt check' says what {monitor.name} finds: all follows from detect."
+            )
         return monitor, spec
     if name is not None:
         raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE, too.")

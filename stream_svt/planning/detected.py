@@ -5,10 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
+from msgspec.structs import replace
+
 from stream_svt.mechanisms.accuracy import report_probability
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.datasets import Terms
-from stream_svt.settings.detection import WASTED, DetectOptions, RunProblem, numbers_of, solve
+from stream_svt.settings.detection import WASTED, DetectOptions, SolvedRun, solve
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.periods import in_words
 from stream_svt.settings.sources import SourceSpec
@@ -30,17 +32,16 @@ def often(chance: float) -> str:
 
 def odds(monitor: MonitorSpec, detect: DetectOptions) -> str:
     """Return how often one test finds `surely_from`, and values between."""
-    mechanism = monitor.mechanism()
-    (query,), bar = mechanism.branch_laws, mechanism.branches[0].correction(0)
-    distance = RunProblem.of(numbers_of(monitor, detect).of).distance
-    texts: list[str] = []
+    mechanism, distance = monitor.mechanism(), SolvedRun.by(monitor, detect).of.distance
+    [query], bars = mechanism.branch_laws, mechanism.branches[0].corrections
+    texts = list[str]()
     for part in _PARTS:
-        value = detect.above + part * (detect.surely_from - detect.above)
-        chance = report_probability(
-            int(part * distance), corrections=[bar], query=query, threshold=mechanism.threshold_law
+        law, value = mechanism.threshold_law, detect.above + part * (detect.surely_from - detect.above)
+        chance = report_probability(int(part * distance), corrections=bars, query=query, threshold=law)
+        is_found = "" if texts else "is found at its first test "
+        texts.append(
+            f"{float(value):,.12g} {is_found}{often(chance).removesuffix(' in 100' if texts else '')}"
         )
-        how_often = often(chance).removesuffix(" in 100" if texts else "")
-        texts.append(f"{float(value):,.12g} {'' if texts else 'is found at its first test '}{how_often}")
     return f"{', '.join(texts)}."
 
 
@@ -49,20 +50,18 @@ WASTE: Final = f"1 alert in {WASTED} at most, on average, on values at or below 
 
 def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: SourceSpec) -> str:
     """Return what alerts cost a person, and what more of them would cost."""
-    renewal, kind = terms.renewal, terms.kind
+    renewal, kind, each = terms.renewal, terms.kind, counted(monitor.cutoff, "alert")
     periods = 1 if renewal is None else renewal.periods
-    cost = f"Its alerts about one dataset cost at most {_amount(monitor.run_price(kind), kind)}."
+    cost = f"cost at most {_amount(periods * monitor.run_price(kind), kind)}."
+    text = f"Its alerts about one dataset {cost}"
     if renewal is not None:
-        cost = (
-            f"Any {in_words(renewal.per_ms)} of one `{source.unit}` cost at most "
-            f"{_amount(periods * monitor.run_price(kind), kind)}. Periods of {in_words(renewal.length_ms)}, "
-            f"{counted(monitor.cutoff, 'alert')} each."
-        )
-    text = f"{counted(monitor.cutoff, 'alert')} in one run; then it stops until {{}}an operator resamples it. {cost}"
-    text = text.format("the next period begins or " if terms.pattern else "")
-    more = detect.alerts * _MORE
+        text = f"Any {in_words(renewal.per_ms)} of one `{source.unit}` {cost} Periods of {in_words(renewal.length_ms)}."
+    ends = (
+        "the next period begins or an operator resamples it" if terms.pattern else "an operator resamples it"
+    )
+    text, more = f"{each} in one run; then it stops until {ends}. {text}", detect.alerts * _MORE
     cutoff = detect.model_copy(update={"alerts": more}).cutoff(source.period_ms)
-    if (solved := solve(RunProblem.of(numbers_of(monitor, detect).of | {"cutoff": str(cutoff)}))) is not None:
+    if (solved := solve(replace(SolvedRun.by(monitor, detect).of, cutoff=cutoff))) is not None:
         units = monitor.price_with(kind, cutoff=cutoff, epsilon=solved[0], split=solved[1])
         text += f" {counted(more, 'alert')}: {_amount(periods * units, kind)}."
     return text

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from stream_svt.errors import Problem
 from stream_svt.planning.maintenance import late_maintenance
@@ -26,7 +27,8 @@ from stream_svt.planning.sources import source_changes
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Generator, Terms
-from stream_svt.settings.detection import numbers_of
+from stream_svt.settings.detection import SolvedRun
+from stream_svt.settings.document import quote
 from stream_svt.settings.fields import AUTO, MaxRuns, duration_text
 from stream_svt.settings.monitors import (
     Change,
@@ -154,12 +156,14 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
-    before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
+    before, after = (
+        one.model_dump(mode="json", by_alias=True) | {"epsilon": quote(one.epsilon)} for one in (old, new)
+    )
     for name in changed_fields(old, new):
         yield f"{name}: {_value(before[name])} -> {_value(after[name])}"
     if old.detect and new.detect and (old.epsilon, old.split) != (new.epsilon, new.split):
-        was, now = numbers_of(old, old.detect).of, numbers_of(new, new.detect).of
-        other = [key for key in (was | now) if was.get(key) != now.get(key)]
+        was, now = (asdict(SolvedRun.by(*one).of) for one in ((old, old.detect), (new, new.detect)))
+        other = [key for key in was if was[key] != now[key]]
         yield f"epsilon and split were solved again, for another {listed(other, len(other))}"
     yield from effects(old, new)
 

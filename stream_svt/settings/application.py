@@ -20,7 +20,7 @@ from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, Terms
-from stream_svt.settings.detection import DetectOptions, Held, RunProblem, numbers_of
+from stream_svt.settings.detection import DetectOptions, Held, SolvedRun
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
 from stream_svt.settings.periods import period_end, written
@@ -416,7 +416,7 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
 
 def _affordable(monitor: MonitorSpec, detect: DetectOptions, terms: Terms) -> str:
     """Return in words what a limit buys of what a monitor shall detect."""
-    run, kind = RunProblem.of(numbers_of(monitor, detect).of), terms.kind
+    run, kind = SolvedRun.by(monitor, detect).of, terms.kind
     steps, alerts = run.affordable(
         lambda epsilon, split: monitor.price_with(kind, epsilon=epsilon, split=split) <= terms.limit
     )

@@ -57,7 +57,7 @@ def derived(
         fields.plain_name(application)
     except ValueError:
         application = "unread"
-    monitors, problems = [], list[tuple[Any, str]]()
+    monitors, problems, declared = [], list[tuple[Any, str]](), list[Any]()
     for number, raw in enumerate(_items(data, "monitors")):
         monitors.append(raw)
         if isinstance(raw, dict) and raw.get("source") is not None:
@@ -72,7 +72,10 @@ def derived(
             follow = [key for key in detection.FOLLOW if key in raw]
             problems += ((("monitors", number, key), _FROM_DETECT) for key in follow)
             kept = {key: value for key, value in monitors[-1].items() if key not in follow}
-            solved, wrong = (_UNSOLVED, []) if follow else _detected(kept, sources, data, context)
+            declared = declared or [
+                _valid(DatasetDeclaration, one, context) for one in _items(data, "datasets")
+            ]
+            solved, wrong = (_UNSOLVED, []) if follow else _detected(kept, sources, declared, context)
             monitors[-1] = kept | solved
             problems += ((("monitors", number, "detect", *key), message) for key, message in wrong)
     return monitors, problems
@@ -82,7 +85,7 @@ _FROM_DETECT = "cannot be combined with detect, from which all about a run follo
 
 
 def _detected(
-    monitor: Mapping[str, Any], sources: Sequence[Any], data: Mapping[str, Any], context: object
+    monitor: Mapping[str, Any], sources: Sequence[Any], declared: Sequence[Any], context: object
 ) -> tuple[dict[str, Any], list[tuple[tuple[str, ...], str]]]:
     """Return the keys of a monitor that follow from its `detect`, and problems of that, by path."""
     source = next((one for one in sources if getattr(one, "name", "") == monitor.get("source")), None)
@@ -91,7 +94,6 @@ def _detected(
         return _UNSOLVED, [((), "is for counts of a source: write epsilon, cutoff and threshold instead")]
     if source is None or "granularity" not in monitor or not isinstance(asked, detection.DetectOptions):
         return _UNSOLVED, []
-    declared = (_valid(DatasetDeclaration, raw, context) for raw in _items(data, "datasets"))
     known = (one for one in declared if isinstance(one, DatasetDeclaration))
     filled = [one for one in known if any(map(source.covers, one.samples(_SAMPLE_MS)))]
     for per_ms in (one.limit.per_ms for one in filled):
@@ -104,8 +106,8 @@ def _detected(
             ]
     held = getattr(context, "held", None) or detection.Held()
     try:
-        cutoff = asked.cutoff(source.period_ms)
-        return held.numbers_for(_name_in(monitor), asked, cutoff, monitor), []
+        problem = detection.problem_of(asked, asked.cutoff(source.period_ms), monitor)
+        return held.keys_of(_name_in(monitor), asked, problem), []
     except ValueError as error:
         return _UNSOLVED, [(("surely_from",), str(error))]
 

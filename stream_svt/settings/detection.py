@@ -1,7 +1,7 @@
 """What a monitor of counts shall detect, and the epsilon and split of a run that follow.
 
 An applied version holds these numbers in a file of its own (`FILE`). They are solved again only where what they were
-solved for is another (`SolvedRun.of`), never by another release.
+solved for is another (`RunProblem`), never by another release.
 """
 
 from __future__ import annotations
@@ -69,89 +69,13 @@ class DetectOptions(Strict):
         return -(-self.alerts * (period_ms or 1) // (self.per or period_ms or 1))
 
 
-class SolvedRun(msgspec.Struct, frozen=True):
-    """Epsilon and split of a run, and by key what they were solved for: `of`; all exact, as texts."""
-
-    of: dict[str, str]
-    epsilon: str
-    split: str
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The numbers of an applied version, by monitor; if it is the version that is read (``own``), they hold as such."""
-
-    numbers: Mapping[str, SolvedRun] = field(default_factory=dict)
-    own: bool = False
-
-    @classmethod
-    def by(cls, files: Mapping[str, str], *, own: bool = False) -> Held:
-        """Return the numbers in the files of an applied version; ValueError if they cannot be read."""
-        return cls(msgspec.json.decode(files.get(FILE, "{}"), type=dict[str, SolvedRun]), own)
-
-    def numbers_for(
-        self, name: str, detect: DetectOptions, cutoff: int, follows: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the keys of a monitor that follow from `detect`: held ones, else solved ones.
-
-        ``follows`` has its sensitivity, granularity and expected queries. ValueError if no epsilon detects so much.
-        """
-        of = _asked(detect, cutoff, **{key: follows[key] for key in _OF_SOURCE})
-        found = self.numbers.get(name)
-        if found is None or not (self.own or found.of == of):
-            if (solved := solve(RunProblem.of(of))) is None:
-                raise ValueError(
-                    "no epsilon finds so small a distance: ask for a larger one, or fewer alerts"
-                )
-            found = SolvedRun(of, *map(str, solved))
-        return {
-            "threshold": detect.above,
-            "epsilon": Fraction(found.epsilon),
-            "split": Fraction(found.split),
-            "cutoff": int(found.of["cutoff"]),
-            "expected_queries": int(found.of["expected_queries"]),
-            "on_halt": "stop",
-        }
-
-
-_OF_SOURCE: Final = ("sensitivity", "granularity", "expected_queries")
-
-
-def _asked(detect: DetectOptions, cutoff: int, **follows: Any) -> dict[str, str]:  # noqa: ANN401  numbers
-    asked = detect.model_dump(mode="json", exclude_none=True) | {"cutoff": cutoff} | follows
-    return {key: str(value) for key, value in asked.items()}
-
-
-def numbers_of(monitor: MonitorSpec, detect: DetectOptions) -> SolvedRun:
-    """Return the numbers of a monitor."""
-    follows = {key: getattr(monitor, key) for key in _OF_SOURCE}
-    return SolvedRun(_asked(detect, monitor.cutoff, **follows), str(monitor.epsilon), str(monitor.split))
-
-
-def held_file(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
-    """Return the file of a version that holds the numbers of its monitors; none without any."""
-    held = {one.name: numbers_of(one, one.detect) for one in monitors if one.detect is not None}
-    return {FILE: msgspec.json.encode(held, order="sorted").decode()} if held else {}
-
-
 class RunProblem(msgspec.Struct, frozen=True):
-    """What a run shall find: a distance in grid steps, of answers of a sensitivity in steps."""
+    """What a run shall find: a distance in grid steps, of answers of a sensitivity in steps; and what it lasts for."""
 
     distance: int
     sensitivity: int
     cutoff: int
     queries: int
-
-    @classmethod
-    def of(cls, asked: Mapping[str, str]) -> RunProblem:
-        """Return the run for `SolvedRun.of`."""
-        step = Fraction(asked["granularity"])
-        value, bar = (
-            grid_floor(Fraction(asked["surely_from"]), step),
-            grid_ceil(Fraction(asked["above"]), step),
-        )
-        sensitivity = grid_sensitivity(Fraction(asked["sensitivity"]), step)
-        return cls(value - bar, sensitivity, int(asked["cutoff"]), int(asked["expected_queries"]))
 
     def margin(self, epsilon: Fraction) -> tuple[float, Fraction]:
         """Return the least distance in steps that a run with an epsilon finds, and its split."""
@@ -177,11 +101,10 @@ class RunProblem(msgspec.Struct, frozen=True):
             found, split = self.margin(epsilon)
             return found < math.inf and not pays(epsilon, split)
 
-        most = _EPSILONS[max(bisect_left(_EPSILONS, True, key=costs_more) - 1, 0)]
-
         def finds_too_little(cutoff: int) -> bool:
             return msgspec.structs.replace(self, cutoff=cutoff).margin(most)[0] > self.distance
 
+        most = _EPSILONS[max(bisect_left(_EPSILONS, True, key=costs_more) - 1, 0)]
         return self.margin(most)[0], bisect_left(range(1, self.cutoff), True, key=finds_too_little)
 
 
@@ -190,3 +113,58 @@ def solve(run: RunProblem) -> tuple[Fraction, Fraction] | None:
     """Return the least epsilon of three digits, and the split, whose run finds the distance; None if none does."""
     number = bisect_left(_EPSILONS, True, key=lambda one: run.margin(one)[0] <= run.distance)
     return None if number == len(_EPSILONS) else (_EPSILONS[number], run.margin(_EPSILONS[number])[1])
+
+
+def problem_of(detect: DetectOptions, cutoff: int, follows: Mapping[str, Any]) -> RunProblem:
+    """Return the problem of a monitor with these values of the keys that follow from its source."""
+    step = follows["granularity"]
+    distance = grid_floor(detect.surely_from, step) - grid_ceil(detect.above, step)
+    return RunProblem(
+        distance, grid_sensitivity(follows["sensitivity"], step), cutoff, follows["expected_queries"]
+    )
+
+
+class SolvedRun(msgspec.Struct, frozen=True):
+    """Epsilon and split of a run, exact, as texts, and what they were solved for."""
+
+    of: RunProblem
+    epsilon: str
+    split: str
+
+    @classmethod
+    def by(cls, monitor: MonitorSpec, detect: DetectOptions) -> SolvedRun:
+        """Return the numbers of a monitor."""
+        of = problem_of(detect, monitor.cutoff, dict(monitor))
+        return cls(of, str(monitor.epsilon), str(monitor.split))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The numbers of an applied version, by monitor; if it is the version that is read (``own``), they hold as such."""
+
+    numbers: Mapping[str, SolvedRun] = field(default_factory=dict)
+    own: bool = False
+
+    @classmethod
+    def by(cls, files: Mapping[str, str], *, own: bool = False) -> Held:
+        """Return the numbers in the files of an applied version; ValueError if they cannot be read."""
+        return cls(msgspec.json.decode(files.get(FILE, "{}"), type=dict[str, SolvedRun]), own)
+
+    def keys_of(self, name: str, detect: DetectOptions, of: RunProblem) -> dict[str, Any]:
+        """Return the keys of a monitor that follow from `detect`; ValueError if no epsilon finds so much."""
+        found = self.numbers.get(name)
+        if found is None or not (self.own or found.of == of):
+            if (solved := solve(of)) is None:
+                raise ValueError(
+                    "no epsilon finds so small a distance: ask for a larger one, or fewer alerts"
+                )
+            found = SolvedRun(of, *map(str, solved))
+        exact = {"epsilon": Fraction(found.epsilon), "split": Fraction(found.split)}
+        runs = {"cutoff": found.of.cutoff, "expected_queries": found.of.queries, "on_halt": "stop"}
+        return {"threshold": detect.above, **exact, **runs}
+
+
+def held_file(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
+    """Return the file of a version that holds the numbers of its monitors; none without any."""
+    held = {one.name: SolvedRun.by(one, one.detect) for one in monitors if one.detect is not None}
+    return {FILE: msgspec.json.encode(held, order="sorted").decode()} if held else {}

@@ -50,6 +50,7 @@ from stream_svt.protocol.configuration import (
 )
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.detection import Held
 from stream_svt.wording import SHOWN, named
 from stream_svt.worker.group import user_data
 from stream_svt.worker.parser import parsed, spec_of
@@ -238,7 +239,7 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     versions = await read_versions(config, cluster)
     applied = newest(versions, config.topics.config)
     old = declared_in(applied)
-    config = config if applied is None else config.holding(applied.bundle.files)
+    config = config if applied is None else config.holding(Held.by(applied.bundle.files))
     if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
         raise other_partitioner(applied.bundle.partitioner, config)
     change = await changes(config, cluster, applied, old)
@@ -268,10 +269,11 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
 
 async def as_applied(config: Config, cluster: Cluster) -> Config:
     """Return a configuration with the numbers that the version applied last holds, if it can be read."""
-    applied = None
-    with suppress(BrokerError, ConfigError):  # others say why
+    held = Held()
+    with suppress(BrokerError, ConfigError, ValueError):  # others say why
         applied = newest(await read_versions(config, cluster), config.topics.config)
-    return config if applied is None else config.holding(applied.bundle.files)
+        held = held if applied is None else Held.by(applied.bundle.files)
+    return config.holding(held)
 
 
 def declared_in(applied: Version | None) -> ApplicationSpec | None:

@@ -74,6 +74,18 @@ def advised(out: str) -> list[str]:
     return [line.strip() for line in lines[start : lines.index("", start)]]
 
 
+def test_nothing_is_recommended_for_a_monitor_with_detect(stream_svt, tmp_path):
+    monitor = "{name: m, source: web, detect: {above: 5, surely_from: 500, alerts: 3}}"
+    source = "{name: web, topic: raw, unit: user, window: 1h, dataset: d}"
+    path = tmp_path / "detect.yaml"
+    path.write_text(
+        f"application: web\nsources: [{source}]\ndatasets: [{{name: d, limit: 9}}]\nmonitors: [{monitor}]\n"
+    )
+    ended = stream_svt("plan", "-c", path, *MARGINS)
+    assert ended.code == 2
+    assert "check' says what m finds" in words(ended.err)
+
+
 def test_recommended_changes_to_a_configuration_are_marked_add_or_replace(stream_svt, config):
     command = ("plan", "-c", config, "--queries", 20_000, *MARGINS)
     changes = advised(stream_svt(*command).out)

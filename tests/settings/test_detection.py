@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 
+import jsonschema
 import pytest
 
 from stream_svt.application.config import Config, parse_config
@@ -14,8 +15,10 @@ from stream_svt.mechanisms.correction import Exposure
 from stream_svt.mechanisms.sparse_vector import sparse_vector
 from stream_svt.planning.difference import difference
 from stream_svt.settings import detection
-from stream_svt.settings.detection import FILE, FOLLOW, RunProblem, SolvedRun, numbers_of, solve
+from stream_svt.settings.detection import FILE, FOLLOW, Held, RunProblem, SolvedRun, solve
+from stream_svt.settings.document import read
 from stream_svt.settings.monitors import Change, MonitorSpec
+from stream_svt.settings.sections import json_schema
 from stream_svt.worker.parser import spec_of
 
 DETECT = "above: 500, surely_from: 700, alerts: 10, per: 30d"
@@ -103,9 +106,7 @@ def test_answers_to_questions_are_found_from_the_same_distance_on(tmp_path, ques
     assert asked is not None
     margin = reported_margin(found.mechanism(), 0.95)
     assert margin * found.granularity <= asked.surely_from - found.threshold
-    assert found.mechanism() == RunProblem.of(numbers_of(found, asked).of).mechanism(
-        found.epsilon, found.split
-    )
+    assert found.mechanism() == SolvedRun.by(found, asked).of.mechanism(found.epsilon, found.split)
 
 
 def test_without_a_limit_per_time_alerts_are_for_the_life_of_a_dataset():
@@ -122,6 +123,19 @@ def test_without_a_limit_per_time_alerts_are_for_the_life_of_a_dataset():
 @pytest.mark.parametrize("key", FOLLOW)
 def test_keys_of_runs_are_refused_by_name_beside_detect(key):
     assert "cannot be combined with detect" in problems(more=f", {key}: 1")[key]
+
+
+def test_the_schema_wants_detect_or_the_keys_of_a_run_and_not_both():
+    accepts = jsonschema.Draft202012Validator(json_schema()).is_valid
+    by_hand = text().replace(f"detect: {{{DETECT}}}", "epsilon: 1, cutoff: 5, threshold: 500")
+    neither = text().replace(f", detect: {{{DETECT}}}", "")
+    both = text(more=", epsilon: 1")
+    assert [accepts(read(one, "").data) for one in (text(), by_hand, neither, both)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_wrong_detect_is_one_problem():
@@ -182,8 +196,8 @@ def test_an_applied_version_keeps_its_numbers_under_another_solver(held):
     version = replace_files(before, held)
     [worker] = spec_of(version).monitors
     assert (worker.epsilon, worker.cutoff) == (Fraction("0.326"), 5)
-    assert config().holding(held).bundle == version  # nothing new to apply
-    assert not difference(spec_of(version), config().holding(held).spec, 4).has_changes
+    assert config().holding(Held.by(held)).bundle == version  # nothing new to apply
+    assert not difference(spec_of(version), config().holding(Held.by(held)).spec, 4).has_changes
     assert config().spec.hash() != spec_of(version).hash()  # the other solver would end the runs
 
 
@@ -193,7 +207,7 @@ def replace_files(bundle, files: dict[str, str]):
 
 def test_a_version_is_read_with_its_numbers_even_where_another_release_would_ask_otherwise(held):
     numbers = json.loads(held[FILE])
-    numbers["many"]["of"] |= {"expected_queries": "77", "cutoff": "4"}
+    numbers["many"]["of"] |= {"queries": 77, "cutoff": 4}
     [worker] = spec_of(replace_files(config().bundle, {FILE: json.dumps(numbers)})).monitors
     assert (worker.expected_queries, worker.cutoff, worker.epsilon) == (77, 4, Fraction("0.326"))
     with pytest.raises(ConfigError, match="the numbers cannot be read"):
@@ -201,6 +215,8 @@ def test_a_version_is_read_with_its_numbers_even_where_another_release_would_ask
 
 
 KEPT = {
+    "the same distance": {"detect": DETECT.replace("500", "400").replace("700", "600")},
+    "alerts of as many a period": {"detect": DETECT.replace("10", "9")},
     "more series": {"series": 8},
     "another limit": {"limit": "5, per: 30d"},
     "another mute": {"more": ", mute: 1d"},
@@ -209,16 +225,14 @@ KEPT = {
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_numbers_are_kept_where_what_they_follow_from_is_the_same(held, kept):
-    assert config(**KEPT[kept]).holding(held).spec.monitors[0].epsilon == Fraction("0.326")
+    assert config(**KEPT[kept]).holding(Held.by(held)).spec.monitors[0].epsilon == Fraction("0.326")
 
 
 SOLVED_AGAIN = {
-    "above": {"detect": DETECT.replace("500", "400")},
-    "surely_from": {"detect": DETECT.replace("700", "800")},
-    "alerts": {"detect": DETECT.replace("10", "9")},
-    "expected_queries": {"series": 9},
+    "distance": {"detect": DETECT.replace("500", "400")},
+    "queries": {"series": 9},
     "sensitivity": {"more": ", usual: {every: 1h}", "limit": "9, per: 30d"},
-    "cutoff": {"days": 30},
+    "cutoff": {"detect": DETECT.replace("10", "12")},
 }
 
 
@@ -230,13 +244,14 @@ def test_numbers_are_solved_again_where_that_changes_and_the_difference_says_why
         if "more" in options
         else text(**options)
     )
-    again = parse_config(source).holding(held)
+    again = parse_config(source).holding(Held.by(held))
     [new] = again.spec.monitors
     assert new.split == 7
     found = difference(spec_of(replace_files(config().bundle, held)), again.spec, 4)
     [why] = [line for line in found.lines if "solved again" in line]
     assert key in why
     assert f"    {Change.ENDS_RUNS}" in found.lines
+    assert any(line.startswith("    epsilon: 0.326 -> ") for line in found.lines)
 
 
 def test_no_file_that_a_configuration_names_has_the_name_of_the_numbers(tmp_path):
@@ -249,11 +264,8 @@ def test_only_a_monitor_with_detect_adds_a_file():
     plain = text().replace(f"detect: {{{DETECT}}}", "epsilon: 1, cutoff: 5, threshold: 500")
     assert parse_config(plain).bundle.files == {}
     assert config().bundle.files.keys() == {FILE}
-    assert detection.Held.by(config().bundle.files).numbers["many"] == SolvedRun(
-        of={
-            "above": "500", "surely_from": "700", "alerts": "10", "per": "30d",
-            "cutoff": "5", "sensitivity": "1", "granularity": "1", "expected_queries": "2880",
-        },
+    assert Held.by(config().bundle.files).numbers["many"] == SolvedRun(
+        of=RunProblem(distance=200, sensitivity=1, cutoff=5, queries=2880),
         epsilon="163/500",
         split="17/5",
-    )  # fmt: skip
+    )
