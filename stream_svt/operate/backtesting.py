@@ -34,12 +34,10 @@ from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.fields import duration_text
 from stream_svt.settings.periods import DAY_MS
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counter import Counter
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
-from stream_svt.sources.lists import Lists
 from stream_svt.sources.looks import SourceCounter
-from stream_svt.sources.replay import Replay, Track
+from stream_svt.sources.replay import Recounter, Replay, Track
 from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import KEY_BYTES
 from stream_svt.wording import aligned, counted
@@ -142,22 +140,22 @@ class _Recounting(SourceLoop):
 
     async def run_once(self, held: Retained, look_ms: int) -> None:
         """Pass on the records of counts of each tick, and note what became of events."""
-        source, until_ms = self.spec, look_ms + self.spec.settle + self.spec.ahead + self.spec.window
         schemas = SchemaRegistry(self._config.schema_registry, takes_absence=True)
-        counter = Counter(source, partial(os.urandom, KEY_BYTES), schemas)
+        counter = Recounter(self.spec, partial(os.urandom, KEY_BYTES), schemas)
         counter.begin(held.spans, held.first_ms, by_broker=True, topic_id="")
         await self._write(counter)
-        counter.open_windows(until_ms, Lists([(0, source.window_list())], until_ms))
-        await self._write(counter)
-        counter.look(look_ms, held.spans, "", by_broker=True)
+        counter.look(
+            look_ms + 1, held.spans, "", by_broker=True
+        )  # pieces end before a look: also that of its tick
         held.fates, moved = counter.fates, time.monotonic()
         try:
-            while await self._write(counter) or counter.ranges():
-                if await self._read(counter):
+            while counter.state.next_tick <= look_ms:
+                counter.open_next()
+                if await self._write(counter) or await self._read(counter):
                     moved = time.monotonic()
                 elif time.monotonic() - moved > STALLED:
                     why = self.waits or "no record comes"
-                    raise StreamSvtError(f"reading raw topic {source.topic!r}: {why}")
+                    raise StreamSvtError(f"reading raw topic {self.spec.topic!r}: {why}")
         finally:
             await self._raw.close()
             await schemas.close()

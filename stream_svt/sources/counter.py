@@ -167,8 +167,11 @@ class Counter(SourceCounter):
     def _has_room(self, limit: Look) -> bool:
         # All windows must be open of which there may be a record below the look: its append time is `FAR_AHEAD_MS`
         # after the look at most, and windows open longer before.
-        are_open = self.state.clock.opens_ms(self.state.next_window) > limit.taken_ms
-        return are_open and self._buffer.size < FULL and self._asking is None
+        return self._are_open(limit.taken_ms) and self._buffer.size < FULL and self._asking is None
+
+    def _are_open(self, until_ms: int) -> bool:
+        """Return whether the windows are open that open until a moment."""
+        return self.state.clock.opens_ms(self.state.next_window) > until_ms
 
     def _take(self, partition: int, records: Records) -> int:
         limit, tick = self._limit, self.state.next_tick
@@ -185,9 +188,7 @@ class Counter(SourceCounter):
     # -- writing
 
     def _step(self, limit: Look) -> CounterStep | None:
-        is_read = (
-            not self._unread(limit) and self.state.clock.opens_ms(self.state.next_window) > limit.moment_ms
-        )
+        is_read = not self._unread(limit) and self._are_open(limit.moment_ms)
         if self._buffer.size >= FLUSH or (self._buffer.size and is_read):
             return self._fly(self._take_pairs())
         if is_read and limit.moment_ms >= self.state.next_tick and self.to_recall is None:

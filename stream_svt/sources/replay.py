@@ -29,12 +29,34 @@ from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec, rows_asked
 from stream_svt.settings.questions import BOUND, Question
 from stream_svt.settings.sources import SourceSpec
+from stream_svt.sources.counter import PIECE_MS, Counter
 from stream_svt.sources.counts import CountsRecord, closed_record, records_of, records_of_question
+from stream_svt.sources.lists import Lists
 from stream_svt.sources.questions import Asked, ClosedCounts, Values
 from stream_svt.sources.ticks import TickClock
 
 _NUMBER: Final = 32
 """Bits of a window's number; the bits above it are a cell's."""
+
+
+class Recounter(Counter):
+    """A counter of all that a raw topic retains, under one look: windows open shortly before they are read.
+
+    Else weeks of windows were open at once, and each tick takes as long as all of them.
+    """
+
+    def open_next(self) -> None:
+        """Open the windows that the next piece may need."""
+        now_ms = self.state.clock.opens_ms(self._piece_end + self.source.window)
+        self.open_windows(now_ms, Lists([(0, self.source.window_list())], now_ms))
+
+    def _are_open(self, until_ms: int) -> bool:  # noqa: ARG002  of the look
+        return self.state.next_window > self._piece_end
+
+    @property
+    def _piece_end(self) -> int:
+        """No event of the next piece is of a window that begins later."""
+        return self.state.next_tick + max(PIECE_MS, 2 * self.source.settle) + self.source.ahead
 
 
 class Score(NamedTuple):

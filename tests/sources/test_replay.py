@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -17,12 +21,14 @@ from stream_svt.application.config import parse_config
 from stream_svt.columns.query_batch import Integers
 from stream_svt.planning import Belief, from_percentiles
 from stream_svt.planning.budget import reported_margin
+from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.periods import DAY_MS
 from stream_svt.sources import replay
-from stream_svt.sources.counts import records_of
+from stream_svt.sources.counts import closed_record, records_of
+from stream_svt.sources.events import Fate
 from stream_svt.sources.questions import Values
-from stream_svt.sources.replay import Replay, Score
+from stream_svt.sources.replay import Recounter, Replay, Score
 from stream_svt.sources.ticks import TickClock
 from tests.support.sources import changed
 
@@ -204,3 +210,48 @@ def test_values_are_as_believed(question):
     assert abs(len(high) / (240 * 5) - 0.25) < 0.05  # four standard deviations
     assert {one >> 32 for one in high.tolist()} == {0, 1, 2, 3, 4}
     assert all(track.score(24).alerts)
+
+
+def recounted(windows: int, events: Sequence[tuple[int, str]]) -> tuple[dict[int, int], int, dict[Fate, int]]:
+    """Return visitors of a page by window, the most open windows, and fates; events have a timestamp and a user."""
+    [source] = spec_of(("window: 1h", "window: 1m")).sources
+    counter, log, open_at_once, found = Recounter(source, partial(os.urandom, 16)), 0, 0, dict[int, int]()
+    rows = [
+        (stamp, json.dumps({"user": user, "page": "/", "ts": stamp, "status": 200, "ms": 1}).encode())
+        for stamp, user in events
+    ]
+    each = (OneRecord(offset, stamp, None, value) for offset, (stamp, value) in enumerate(rows))
+    topic, look_ms = replace(Records.of(each), by_broker=True), FIRST_MS + (windows + 2) * 60_000
+    counter.begin({0: (0, len(rows))}, FIRST_MS, by_broker=True, topic_id="")
+    counter.look(look_ms + 1, {0: (0, len(rows))}, "", by_broker=True)
+    while counter.state.next_tick <= look_ms:
+        counter.open_next()
+        while (step := counter.step()) is not None:
+            for one in step.counts:
+                closed = closed_record(source, one.dataset.encode(), one.content, dict(one.headers))
+                if closed and closed.measure == "visitors" and closed.counts[0]:
+                    found[closed.window] = int(closed.counts[0])
+            log += len(step.entries)
+            counter.stepped(range(log - len(step.entries), log))
+            open_at_once = max(open_at_once, len(counter.state.windows))
+        for partition, (at, end) in counter.ranges().items():
+            counter.fold(partition, topic[at:end], end)
+    return found, open_at_once, counter.fates
+
+
+def test_weeks_of_windows_are_counted_with_few_open_also_through_quiet_days():
+    rng, windows = random.Random(5), 3_000
+    stamps = sorted(FIRST_MS + rng.randrange(windows * 60_000) for _ in range(1_500))
+    quiet = (FIRST_MS + 500 * 60_000, FIRST_MS + 2_000 * 60_000)
+    events = [(stamp, f"u{rng.randrange(3)}") for stamp in stamps if not quiet[0] <= stamp < quiet[1]]
+    users: dict[int, set[str]] = defaultdict(set)
+    for stamp, user in events:
+        users[stamp // 60_000 * 60_000].add(user)
+    expected = {window: len(each) for window, each in users.items()}
+    found, open_at_once, fates = recounted(windows, events)
+    assert found == expected
+    assert open_at_once < 20  # ten of them are those ahead
+    # A producer's timestamp far in the future is left out, and hides nothing that stands behind it.
+    found, _, fates = recounted(windows, [events[0], (FIRST_MS + 100 * 365 * DAY_MS, "u9"), *events[1:]])
+    assert found == expected
+    assert (fates[Fate.COUNTED], fates[Fate.FAR_AHEAD]) == (len(events), 1)
