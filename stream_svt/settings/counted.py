@@ -14,7 +14,8 @@ from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Found, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
 from stream_svt.settings.periods import DAY_MS, periods_in, written
-from stream_svt.settings.sources import HIGHEST, SourceSpec, log_topic
+from stream_svt.settings.questions import HIGHEST
+from stream_svt.settings.sources import SourceSpec, log_topic
 from stream_svt.wording import SHOWN, listed
 
 if TYPE_CHECKING:

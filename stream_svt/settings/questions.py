@@ -29,8 +29,8 @@ BOUND: Final = 2**46
 """Largest value of a question, in steps."""
 MOST_WINDOWS: Final = 2_000
 """Windows from the oldest that a question reads to the one that it is about, at most."""
-_HIGHEST: Final = 2**40
-"""Largest threshold of a series: no count is larger."""
+HIGHEST: Final = 2**40
+"""Upper bound of a count, and of the threshold of a series."""
 _LARGEST_PARTS: Final = 10**4
 """Values of 2^40 counts in such steps, times a factor of 100, have 64 bits."""
 
@@ -162,7 +162,7 @@ def thresholds_in(file: fields.Named[Sequence[str]]) -> dict[str, int]:
             threshold = fields.integer(Decimal(first))
         except (ArithmeticError, ValueError):
             threshold = None
-        if not isinstance(threshold, int) or not 0 <= threshold <= _HIGHEST or not name.strip():
+        if not isinstance(threshold, int) or not 0 <= threshold <= HIGHEST or not name.strip():
             raise ValueError(
                 f"{file} line {number}: expected a whole number up to 2^40 and a series, found {quote(text)}"
             )

@@ -41,8 +41,6 @@ MAX_CELLS: Final = 2**20
 MOST_EVENTS: Final = 100
 LONGEST_TEXT: Final = 256
 """Most characters of a unit, a series, and a text that a condition compares."""
-HIGHEST: Final = 2**40
-"""Upper bound of a count."""
 
 
 def log_topic(application: str) -> str:

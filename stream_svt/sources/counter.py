@@ -16,8 +16,8 @@ import numpy as np
 from stream_svt.columns.query_batch import Integers, Mask
 from stream_svt.protocol.records import Records
 from stream_svt.queries.avro.records import EventSchemas
-from stream_svt.settings.questions import Question
-from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
+from stream_svt.settings.questions import HIGHEST, Question
+from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.counts import cut_rows, records_of, records_of_question
 from stream_svt.sources.events import EventReader, Fate
 from stream_svt.sources.lists import Lists

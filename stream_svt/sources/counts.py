@@ -24,8 +24,8 @@ from stream_svt.queries.counts import (
     query_id,
     set_id,
 )
-from stream_svt.settings.questions import Question
-from stream_svt.settings.sources import HIGHEST, SourceSpec, WindowList
+from stream_svt.settings.questions import HIGHEST, Question
+from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.questions import Values
 from stream_svt.sources.ticks import TickClock
 

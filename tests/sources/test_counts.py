@@ -10,7 +10,8 @@ from stream_svt.protocol.records import OneRecord
 from stream_svt.queries.codec import QueryDecoder, concatenate
 from stream_svt.queries.counts import LIST_HEADER, MAX_BYTES, MAX_ROWS, MEASURE_HEADER, SOURCE_HEADER
 from stream_svt.queries.dataset_index import DatasetIndex
-from stream_svt.settings.sources import HIGHEST, SourceSpec
+from stream_svt.settings.questions import HIGHEST
+from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import CountsRecord, records_of
 
 HOUR_MS = 3_600_000
