@@ -141,7 +141,7 @@ def _monitors(
             _refuse(at, f"as {key}: {wrong}", "spec", "condition", last)
         name = f"{slo}-{one['alertPolicyRef']}" + (f"-{number + 1}" if len(objectives) > 1 else "")
         of = {"source": source.name, "measure": total.name}
-        yield name, of | asked | {"threshold": "0", "severity": f"{{{alert['severity']}: 0}}"}
+        yield name, of | asked | {"severity": f"{{{alert['severity']}: 0}}"}
 
 
 def _problems(keys: dict[str, str], measure: str, source: SourceSpec) -> Iterable[tuple[str, str]]:

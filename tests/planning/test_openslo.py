@@ -43,7 +43,6 @@ def test_a_burn_rate_is_a_share_over_two_times_for_some_windows() -> None:
         "    share: {of: errors, above: 1.44%}",
         "    over: [1h, 6h]",
         "    for: 2",
-        "    threshold: 0",
         "    severity: {page: 0}",
     ]
     page = Path(__file__).parents[2] / "docs" / "planning.md"
@@ -51,7 +50,7 @@ def test_a_burn_rate_is_a_share_over_two_times_for_some_windows() -> None:
 
 
 def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
-    lines = [*lines_of()[1:], "    epsilon: 1", "    cutoff: 5", ""]
+    lines = [*lines_of()[1:], "    detect: {above: 0, surely_from: 300, alerts: 5}", ""]
     text = changed(("epsilon: 2}", "epsilon: 3}")) + "\n".join(lines)
     monitor = next(one for one in load_spec(text).monitors if one.asks)
     assert monitor.share is not None
@@ -59,7 +58,7 @@ def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
     assert monitor.over == (3_600_000, 6 * 3_600_000)
     assert monitor.for_ is not None
     assert (monitor.for_.windows, monitor.for_.at_least) == (2, 2)
-    assert monitor.severity == {"page": 0}
+    assert (monitor.threshold, monitor.severity) == (0, {"page": 0})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
         (("target: 0.999", "targetPercent: 99.95"), "share", {"of": "errors", "above": "0.72%"}),
         (("threshold: 14.4", "threshold: 1"), "share", {"of": "errors", "above": "0.1%"}),
         (("severity: page", "severity: sev1"), "severity", {"sev1": 0}),
-        (("op: gte", "op: gt"), "threshold", 0),
+        (("op: gte", "op: gt"), "measure", "visitors"),
     ],
 )
 def test_each_key_follows_from_its_own(change: tuple[str, str], key: str, value: object) -> None:
@@ -197,7 +196,7 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         (
             ("threshold: 14.4", "threshold: 1000"),
             "line 44: spec.condition.threshold",
-            "as share.above: must lie between 0 and 1 (or 0% and 100%), found '100%'",
+            "as share.above: expected a share such as 1% or 0.01, below 100%, found '100%'",
         ),
         (
             ("threshold: 14.4", "threshold: 0"),
