@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def explain(event: str, path: Path) -> None:
     looked up on the alert topic. The answer follows from the configuration and released events alone. With a file it
     needs no broker, no key and no other file than those that list names.
     """
-    from stream_svt.planning.alerts import explain_alert, explain_silence
+    from stream_svt.planning.alerts import explain_alert
 
     def lines_of(name: str) -> list[str]:
         return plain_text.lines(plain_text.decoded((path.parent / name).read_bytes()))
@@ -53,8 +54,19 @@ def explain(event: str, path: Path) -> None:
     if found.application != spec.application or not (is_silence or isinstance(found.data, Alert)):
         what = f"it is of type {found.type} of application {found.application!r}"
         raise StreamSvtError(f"no alert of application {spec.application!r}, which {path} declares: {what}")
-    for line in explain_silence(found) if is_silence else explain_alert(spec, found):
+    for line in _silence(found) if is_silence else explain_alert(spec, found):
         say(line)
+
+
+def _silence(event: Event[Any]) -> Iterator[str]:
+    """Yield what the end of the watch of an alert's series means, as lines of text."""
+    from stream_svt.forward.event import silence_of
+
+    detail = event.data.detail
+    yield f"{event.type} {event.id}:"
+    yield f"  After    alert {detail.get('alert')} of series {detail.get('series')} in dataset {event.data.dataset}."
+    yield f"  Silence  {silence_of(event.type, event.data)}. It never means that the value is below the threshold."
+    yield "  Price    none: it follows from other released events and the schedule."
 
 
 async def _looked_up(path: Path, event_id: str) -> bytes:

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from stream_svt.monitor.operations import utc
-from stream_svt.monitor.released import Alert, Event, EventType, Lifecycle
-from stream_svt.monitor.state.plan import RARELY
+from stream_svt.monitor.released import Alert, Event
 from stream_svt.planning.budget import SURE, reported_margin, silence, wastes
 from stream_svt.planning.detected import often
 from stream_svt.planning.model import report_chances
@@ -17,7 +16,6 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.questions import KEYS
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.wording import counted
 
 _BELOW = {0: "at the threshold", 1: "a noise scale below", 3: "3 noise scales below"}
 
@@ -64,29 +62,6 @@ def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
         lasts = f"until {utc(until)}" if isinstance(until, int) else ends[until]
         parts["Mute"] = f"this series is not tested {lasts}: its silence means nothing."
     head = f"Alert {event.id} of {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
-    return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
-
-
-def explain_silence(event: Event[Lifecycle]) -> list[str]:
-    """Return what the end of the watch of an alert's series means, as lines of text."""
-    detail, is_told = event.data.detail, event.type == EventType.NOT_RENEWED
-    windows = counted(detail.get("windows", 0), "window")
-    means = "nothing: the series may be above the threshold as before, or not."
-    odds = [detail.get(name) for name in ("silent_half", "silent_rarely")]
-    if is_told and all(isinstance(one, float) for one in odds):
-        half, rare = odds
-        means = (
-            f"a value {half:,.12g} above the threshold in each of them would have been silent half of the time, one "
-            f"{rare:,.12g} above it {RARELY:.0%} of the time. It does not mean that the value is below the threshold."
-        )
-    tested = f"each query of the first {windows} after its mute, in run {event.data.run}; none was reported."
-    parts = {
-        "After": f"alert {detail.get('alert', '')} of series {detail.get('series', '')}.",
-        "Tested": tested if is_told else f"not all of the {windows} after its mute: {event.data.reason}.",
-        "Silence": means,
-        "Price": "none: it follows from other released events and the schedule.",
-    }
-    head = f"{event.type} {event.id} of {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
 
 

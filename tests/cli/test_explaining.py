@@ -35,9 +35,18 @@ def test_an_event_in_a_file_or_on_standard_input_needs_neither_broker_nor_key(
 
 
 def test_the_end_of_a_watch_is_explained_too(stream_svt, web, tmp_path):
-    record = encoded(4, lifecycle("tested", run=2), kind=EventType.NOT_RENEWED, application="web")
-    (tmp_path / "event.json").write_bytes(record)
-    assert stream_svt("explain", "-c", web, tmp_path / "event.json").out.startswith(EventType.NOT_RENEWED)
+    detail = {"series": "/cart", "alert": "web/a/m/1/4", "windows": 3}
+    says = {
+        EventType.NOT_RENEWED: "3 windows were tested, none",
+        EventType.UNTESTED: "were not all tested (paused)",
+    }
+    for kind, words in says.items():
+        record = encoded(4, lifecycle("paused", detail=detail), kind=kind, application="web")
+        (tmp_path / "event.json").write_bytes(record)
+        told = stream_svt("explain", "-c", web, tmp_path / "event.json").out
+        assert told.startswith(kind)
+        assert "After    alert web/a/m/1/4 of series /cart in dataset" in told
+        assert words in told
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def counts_windows_that_come_later(patch):
 
     def broken(self, *given):
         found = rule(self, *given)
-        return found and found._replace(last=found.last + 24 * HOUR_MS)
+        return found and (*found[:2], found[2] + 24 * HOUR_MS, *found[3:])
 
     patch.setattr(Plan, "watch", broken)
     patch.setattr(watch, "NOT_ASKED", "")
@@ -223,6 +223,12 @@ def test_where_the_period_ends_before_the_windows_nothing_is_watched():
     assert [alert.watched_until for alert in in_time.alerts()] == [WINDOW_MS + 24 * HOUR_MS + 60_000]
     assert [alert.watched_until for alert in late.alerts()] == [None]
     assert (fates(in_time), fates(late)) == (TOLD, [])
+
+
+def test_each_tick_is_watched_but_only_the_close_of_a_question():
+    each = [watching(f"{TWO}{more}", source=TICKS) for more in ("", ", for: 2")]
+    found = [Plan.of(*spec.monitors).watch(spec.sources, WINDOW_MS, None) for spec in each]
+    assert [one and one[-1] for one in found] == [2 * 4, 2]
 
 
 def test_a_watch_goes_on_under_the_terms_of_its_alert():

@@ -9,11 +9,11 @@ import pytest
 
 from stream_svt.mechanisms import estimates
 from stream_svt.mechanisms.accuracy import report_probability
-from stream_svt.monitor.released import Account, EventType, NoiseLaw, Position
-from stream_svt.planning.alerts import explain_alert, explain_silence
+from stream_svt.monitor.released import Account, NoiseLaw, Position
+from stream_svt.planning.alerts import explain_alert
 from stream_svt.planning.budget import explain
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.support.alerts import account_of, alert, event, lifecycle
+from tests.support.alerts import account_of, alert, event
 from tests.support.sources import ANSWERS, WEB, changed
 
 WINDOW = "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z"
@@ -184,24 +184,3 @@ def test_a_watched_alert_has_the_odds_that_what_goes_on_is_silent() -> None:
         )
         assert at <= chance < below
     assert "Watched" not in explained(WATCHING)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason", "says"),
-    [
-        (EventType.NOT_RENEWED, "tested", "one 183 above it 5% of the time. It does not mean that"),
-        (EventType.UNTESTED, "paused", "not all of the 3 windows after its mute: paused."),
-    ],
-)
-def test_the_end_of_a_watch_is_explained(kind: EventType, reason: str, says: str) -> None:
-    detail = {
-        "series": "/cart",
-        "alert": "web/a/m/1/4",
-        "windows": 3,
-        "silent_half": 150.0,
-        "silent_rarely": 183.0,
-    }
-    head, after, *lines = explain_silence(event(lifecycle(reason, run=2, detail=detail), kind))
-    assert head.startswith(kind)
-    assert after == "  After    alert web/a/m/1/4 of series /cart."
-    assert says in " ".join(lines)

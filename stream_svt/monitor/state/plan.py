@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from stream_svt.columns.query_batch import Crossing, Grid
 from stream_svt.mechanisms.accuracy import silence_probability
@@ -63,16 +62,6 @@ def silent_margin(spec: MonitorSpec, windows: int, chance: float) -> float:
     return float(steps * spec.granularity)
 
 
-class WatchTerms(NamedTuple):
-    """Terms of a `WatchedMute`, of these names."""
-
-    windows: int
-    first: int
-    last: int
-    by: int
-    left: int
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end.
@@ -109,10 +98,11 @@ class Plan:
 
     def watch(
         self, sources: Sequence[SourceSpec], until: int | None, ends_ms: int | None
-    ) -> WatchTerms | None:
-        """Return what is watched behind a mute until a clock (ms): the first windows whose every query comes after it.
+    ) -> tuple[int, int, int, int, int] | None:
+        """Return the fields of a `WatchedMute` from ``windows`` to ``left``, for a mute until a clock (ms).
 
-        None without ``not_renewed``, or if the dataset's period ends (ms) before the last window begins.
+        The first windows whose every query comes after it are watched. None without ``not_renewed``, or if the
+        dataset's period ends (ms) before the last window begins.
         """
         spec = self.spec
         if (count := spec.not_renewed) is None or until is None:
@@ -124,7 +114,7 @@ class Plan:
         last = first + (count - 1) * source.window
         if ends_ms is not None and last >= ends_ms:
             return None
-        return WatchTerms(count, first, last, last + asked[-1], count * len(asked))
+        return count, first, last, last + asked[-1], count * len(asked)
 
     def alert(
         self,

@@ -341,7 +341,7 @@ class Runs:
         subject = account.name if series is None else f"{account.name}/{series}"
         until = self._mute_end(series, clock_ms)
         watch = plan.watch(accounts.sources, until, accounts.datasets[dataset].terms.until_ms)
-        alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until, watch and watch.by)
+        alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until, watch and watch[3])
         accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
         if series is not None and until is not None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from operator import attrgetter
 
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.columns.query_batch import NO_ROWS, Integers, Segment, View
+from stream_svt.columns.query_batch import Segment
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.plan import RARELY, silent_margin
 from stream_svt.monitor.state.runs import Runs, Status
@@ -26,14 +26,9 @@ OTHER_RUN = "other-run"
 """Reasons why a window was not tested, besides the states of a monitor, as shown."""
 
 
-class _Moment(NamedTuple):
-    """A row at which a watched mute may end: by its own test, or (first) because its time is over."""
-
-    row: int
-    is_own: bool
-    number: int
-    dataset: int
-    series: int
+_Moment = tuple[int, bool, int, int, int]
+"""A row at which a watch may end, by its own test or (first) its time; its number, dataset and series."""
+_until = attrgetter("until")
 
 
 class Watch:
@@ -43,9 +38,9 @@ class Watch:
         self._runs = runs
 
     def count(self, segment: Segment, start: int, stop: int, *, is_top: bool = False) -> int:
-        """Count the tests of rows [start, stop) of a segment, which no later top changes; return the row reached.
+        """Count the tests of rows [start, stop) of a segment; return the row reached, less if a commit comes first.
 
-        That is less than ``stop`` if a commit comes first. ``is_top``: row ``stop`` is a top, before which times end.
+        ``is_top``: row ``stop`` is a top, before which times end. No later top changes these rows.
         """
         for row, is_own, _, dataset, series in sorted(self._moments(segment, start, stop, stop + is_top)):
             if self._runs.accounts.full:
@@ -60,30 +55,28 @@ class Watch:
     def _moments(self, segment: Segment, start: int, stop: int, due: int) -> Iterator[_Moment]:
         """Yield the rows of watched series before ``stop``, and those before ``due`` behind the time of a watch."""
         view, batch, mutes = segment.view, segment.view.batch, self._runs.mutes
-        for dataset in sorted(mutes.watching):
+        for dataset in mutes.watching:
             watched = mutes.of[dataset].watched
-            rows = self._rows(view, dataset, start, due) if self._runs.covers[dataset] else NO_ROWS
+            mine = batch.dataset[start:due] == dataset
+            mine[[row - start for row in batch.markers if start <= row < due]] = False
+            rows = np.flatnonzero(mine) + start
+            clock = view.clock[rows]
             if (
-                not watched
+                not self._runs.covers[dataset]
                 or not len(rows)
-                or view.clock[rows[-1]] < min(one.until for one in watched.values())
+                or clock[-1] < min(map(_until, watched.values()))
             ):
                 continue
             for series, one in watched.items():
-                if (late := int(view.clock[rows].searchsorted(one.by, side="right"))) < len(rows):
-                    yield _Moment(int(rows[late]), False, one.number, dataset, series)
+                if one.by < clock[-1]:
+                    late = int(rows[clock.searchsorted(one.by, side="right")])
+                    yield late, False, one.number, dataset, series
             own = rows[rows < stop]
             hashes = mutes.hashes_of(batch.series)[own]
             for at in np.flatnonzero(np.isin(hashes, np.fromiter(watched, np.uint64))).tolist():
                 one = watched[series := hashes.item(at)]
                 if batch.window is not None and one.first <= batch.window[own[at]] <= one.last:
-                    yield _Moment(int(own[at]), True, one.number, dataset, series)
-
-    def _rows(self, view: View, dataset: int, start: int, stop: int) -> Integers:
-        """Return the rows [start, stop) of a dataset without markers."""
-        rows = np.flatnonzero(view.batch.dataset[start:stop] == dataset) + start
-        markers = [row for row in view.batch.markers if start <= row < stop]
-        return rows[~np.isin(rows, markers)] if markers else rows
+                    yield int(own[at]), True, one.number, dataset, series
 
     def _count(self, segment: Segment, row: int, dataset: int, mute: WatchedMute) -> None:
         """Count one query of a watched series."""
