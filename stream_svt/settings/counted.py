@@ -96,15 +96,10 @@ def _detected(
     if source is None or "granularity" not in monitor or not isinstance(asked, detection.DetectOptions):
         return _UNSOLVED, []
     known = (one for one in declared if isinstance(one, DatasetDeclaration))
-    filled = [one for one in known if any(map(source.covers, one.samples(_SAMPLE_MS)))]
-    for per_ms in (one.limit.per_ms for one in filled):
-        if per_ms != asked.per:
-            of = f"the limit of the datasets of source {quote(source.name)} has"
-            if per_ms is not None:
-                return _UNSOLVED, [(("per",), f"{of} per {fields.duration_text(per_ms)}: write the same")]
-            return _UNSOLVED, [
-                (("per",), f"{of} no per: remove it; alerts are then for the life of a dataset")
-            ]
+    filled = (one for one in known if any(map(source.covers, one.samples(_SAMPLE_MS))))
+    if (per_ms := next((one.limit.per_ms for one in filled if one.limit.per_ms != asked.per), -1)) != -1:
+        has = f"per {fields.duration_text(per_ms)}: write that" if per_ms else "no per: leave it out"
+        return _UNSOLVED, [(("per",), f"the limit of the datasets of source {quote(source.name)} has {has}")]
     held = getattr(context, "held", None) or detection.Held()
     try:
         problem = detection.problem_of(asked, asked.cutoff(source.period_ms), monitor)

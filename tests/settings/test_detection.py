@@ -115,9 +115,9 @@ def test_without_a_limit_per_time_alerts_are_for_the_life_of_a_dataset():
         10,
         monitor("above: 0, surely_from: 200, alerts: 10", limit="4").epsilon,
     )
-    assert "no per: remove it" in problems(limit="4")["detect.per"]
-    assert "has per 30d" in problems("above: 500, surely_from: 700, alerts: 10")["detect.per"]
-    assert "has per 30d" in problems(DETECT.replace("30d", "31d"))["detect.per"]
+    assert "has no per: leave it out" in problems(limit="4")["detect.per"]
+    assert "has per 30d: write that" in problems("above: 500, surely_from: 700, alerts: 10")["detect.per"]
+    assert "has per 30d: write that" in problems(DETECT.replace("30d", "31d"))["detect.per"]
 
 
 @pytest.mark.parametrize("key", FOLLOW)
