@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from aiokafka import TopicPartition
+from msgspec.structs import replace as replace_fields
 
 from stream_svt.application.config import Config
 from stream_svt.application.topology import partitions_of
@@ -141,6 +142,8 @@ class _Recounting(SourceLoop):
     async def run_once(self, held: Retained, look_ms: int) -> None:
         """Pass on the records of counts of each tick, and note what became of events."""
         schemas = SchemaRegistry(self._config.schema_registry, takes_absence=True)
+        whole = self._config.spec.window_list(self.spec)
+        listed = replace_fields(whole, questions=tuple(one for one in whole.questions if one.visits))
         counter = Recounter(self.spec, partial(os.urandom, KEY_BYTES), schemas)
         counter.begin(held.spans, held.first_ms, by_broker=True, topic_id="")
         await self._write(counter)
@@ -150,7 +153,7 @@ class _Recounting(SourceLoop):
         held.fates, moved = counter.fates, time.monotonic()
         try:
             while counter.state.next_tick <= look_ms:
-                counter.open_next()
+                counter.open_next(listed)
                 if await self._write(counter) or await self._read(counter):
                     moved = time.monotonic()
                 elif time.monotonic() - moved > STALLED:

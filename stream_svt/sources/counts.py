@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -24,7 +24,7 @@ from stream_svt.queries.counts import (
     query_id,
     set_id,
 )
-from stream_svt.settings.questions import HIGHEST, Question
+from stream_svt.settings.questions import HIGHEST, Question, rows_of
 from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.questions import Values
 from stream_svt.sources.ticks import TickClock
@@ -116,10 +116,19 @@ class ClosedRecord(NamedTuple):
 
 
 def closed_record(
-    source: SourceSpec, key: bytes | None, content: bytes | None, headers: Mapping[str, bytes | None]
+    source: SourceSpec,
+    key: bytes | None,
+    content: bytes | None,
+    headers: Mapping[str, bytes | None],
+    rows: Container[str] = (),
 ) -> ClosedRecord | None:
-    """Return what a record of `records_of` says of a closed window; None for another record."""
-    measure = headers.get(MEASURE_HEADER)
+    """Return what a record of `records_of` says of a closed window; None for another record.
+
+    With ``rows`` of questions whose answers are whole numbers also what a record of these answers says.
+    """
+    measure = (headers.get(MEASURE_HEADER) or b"").decode()
+    if (asked := (headers.get(MONITOR_HEADER) or b"").decode()) in rows:
+        measure = rows_of(asked)
     if headers.get(SOURCE_HEADER) != source.digest.encode() or not (measure and key and content):
         return None
     table = pa.ipc.open_stream(content).read_all()
@@ -134,7 +143,8 @@ def closed_record(
         column = table["series"].combine_chunks()
         names = column.dictionary.to_pylist()
         series = tuple(names[code] for code in column.indices.to_pylist())
-    return ClosedRecord(window, key.decode(), measure.decode(), series, table["value"].to_numpy())
+    counts = table["value"].cast(pa.int64()).to_numpy()
+    return ClosedRecord(window, key.decode(), measure, series, counts)
 
 
 Answer: TypeAlias = tuple[str, str | None, int]

@@ -27,8 +27,8 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec, rows_asked
-from stream_svt.settings.questions import BOUND, Question
-from stream_svt.settings.sources import SourceSpec
+from stream_svt.settings.questions import BOUND, Question, rows_of
+from stream_svt.settings.sources import SourceSpec, WindowList
 from stream_svt.sources.counter import PIECE_MS, Counter
 from stream_svt.sources.counts import CountsRecord, closed_record, records_of, records_of_question
 from stream_svt.sources.lists import Lists
@@ -45,10 +45,12 @@ class Recounter(Counter):
     Else weeks of windows were open at once, and each tick takes as long as all of them.
     """
 
-    def open_next(self) -> None:
-        """Open the windows that the next piece may need."""
+    def open_next(self, listed: WindowList) -> None:
+        """Open the windows that the next piece may need; nothing before the first one is known."""
         now_ms = self.state.clock.opens_ms(self._piece_end + self.source.window)
-        self.open_windows(now_ms, Lists([(0, self.source.window_list())], now_ms))
+        self.open_windows(now_ms, Lists([(0, listed)], now_ms))
+        if (closed := self.to_recall) is not None:
+            self.recall(closed)
 
     def _are_open(self, until_ms: int) -> bool:  # noqa: ARG002  of the look
         return self.state.next_window > self._piece_end
@@ -161,7 +163,11 @@ class Replay:
         self._back_ms = source.window * max(
             (one.question.look_back for one in self.tracks.values() if one.question), default=0
         )
-        self._closed = ClosedCounts(first_ms - self._back_ms, source.measure_names)
+        self._rows = [
+            one.question.rows for one in self.tracks.values() if one.question and one.question.visits
+        ]
+        measures = (*source.measure_names, *map(rows_of, self._rows))
+        self._closed = ClosedCounts(first_ms - self._back_ms, measures)
         self.datasets = {one.name: one for one in _unspent(spec, source, first_ms, last_ms)}
         declared, names = tuple(self.datasets.values()), [*self.datasets]
         spec = replace(spec, datasets=declared, monitors=monitors, generators=(), carried=NOTHING)
@@ -176,11 +182,14 @@ class Replay:
         self._decoder = QueryDecoder(topic, index, [*self.tracks], source=source, asked=asked)
 
     def play(self, records: Sequence[CountsRecord]) -> None:
-        """Play the counts of a tick; at a window's close questions are asked anew."""
-        counts = [one for one in records if MONITOR_HEADER not in dict(one.headers)]
+        """Play the counts of a tick; at a window's close questions are asked anew, but for those with visits."""
+        counts = [
+            one for one in records if dict(one.headers).get(MONITOR_HEADER, b"").decode() in ("", *self._rows)
+        ]
         windows = set[int]()
         for one in counts:
-            closed = closed_record(self.source, one.dataset.encode(), one.content, dict(one.headers))
+            record = (one.dataset.encode(), one.content, dict(one.headers))
+            closed = closed_record(self.source, *record, self._rows)
             if closed is not None:
                 self._closed.add(*closed)
                 windows.add(closed.window)
@@ -199,7 +208,7 @@ class Replay:
         records, self.windows = [*counts], number + 1
         for name, one in self.tracks.items():
             one.add(number, values[name])
-            if one.question is not None:
+            if one.question is not None and not (one.question.visits and counts):  # which have its answers
                 asked = (self.source, self._listed, one.question, window, tick, values[name])
                 records += records_of_question(*asked)
         self._test(records, tick)
@@ -223,9 +232,9 @@ class Replay:
         """Return the values of all monitors about a closed window."""
         series, length, closed = self._listed.series, self.source.window, self._closed
         return {
-            name: closed.of(window, self._names(window), one.monitor.measure or "", series)
-            if one.question is None
-            else Asked(one.question, closed, self._names, series, length).about(window)
+            name: Asked(one.question, closed, self._names, series, length).about(window)
+            if one.question is not None and one.question.visits is None
+            else closed.of(window, self._names(window), one.monitor.tested or "", series)
             for name, one in self.tracks.items()
         }
 

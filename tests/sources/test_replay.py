@@ -225,7 +225,7 @@ def recounted(windows: int, events: Sequence[tuple[int, str]]) -> tuple[dict[int
     counter.begin({0: (0, len(rows))}, FIRST_MS, by_broker=True, topic_id="")
     counter.look(look_ms + 1, {0: (0, len(rows))}, "", by_broker=True)
     while counter.state.next_tick <= look_ms:
-        counter.open_next()
+        counter.open_next(source.window_list())
         while (step := counter.step()) is not None:
             for one in step.counts:
                 closed = closed_record(source, one.dataset.encode(), one.content, dict(one.headers))
