@@ -41,6 +41,19 @@ def test_each_week_is_a_dataset_with_a_budget_of_its_own():
     assert_books_balance(play)
 
 
+def test_a_monitor_that_stops_has_one_run_in_each_period_however_much_the_limit_could_pay():
+    """So the price that `check` names for a monitor with `detect` is that of one run."""
+    play = Play(spec_of(f"{FORMS['plain']}, on_halt: stop", datasets=_WEEKS.replace("limit: 2", "limit: 50")))
+    cutoff = play.spec.monitors[0].cutoff
+    queries = [Query(k // 99, 10**6, f"s{k}", time_ms=_MONDAY + k // 99 * _WEEK + k) for k in range(2 * 99)]
+    play.play(TOPIC, queries)
+    told = [(event.type, event.data.dataset) for event in play.events]
+    for number in (2, 3):
+        dataset = f"retail-2026-w{number:02d}"
+        assert told.count((EventType.RUN_HALTED, dataset)) == 1
+        assert told.count((EventType.ALERT, dataset)) == cutoff < 99
+
+
 @pytest.mark.parametrize(
     ("time_ms", "counts"),
     [
