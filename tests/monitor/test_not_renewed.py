@@ -167,7 +167,7 @@ def counts_windows_that_come_later(patch):
         return found and (*found[:2], found[2] + 24 * HOUR_MS, *found[3:])
 
     patch.setattr(Plan, "watch", broken)
-    patch.setattr(watch, "NOT_ASKED", "")
+    patch.setattr(watch, "_NOT_ASKED", "")
 
 
 MUTANTS = {

@@ -63,9 +63,9 @@ def test_neighbouring_answers_that_a_source_passes_on_cannot_be_distinguished(de
 def test_a_silence_after_an_alert_distinguishes_nothing(monkeypatch):
     told, announce = Counter[str](), Runs.announce_watch
 
-    def counted(self, kind, *more):
+    def counted(self, kind, *more, **odds):
         told[kind] += 1
-        announce(self, kind, *more)
+        announce(self, kind, *more, **odds)
 
     monkeypatch.setattr(Runs, "announce_watch", counted)
     source = SOURCE.replace("window: 1h", "window: 2s, every: 2s, lateness: 0s")

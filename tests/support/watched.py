@@ -132,7 +132,9 @@ class Silence:
 
     alert: ReleasedEvent
     queries: list[tuple[int, int]]
+    by: int
     runs: set[int] = field(default_factory=set)
+    why: str = ""
 
 
 class Oracle:
@@ -184,9 +186,9 @@ class Oracle:
         """Follow which of a record's rows are tested."""
         end = record.window + self._source.window
         rests = any(one.from_ms < end and record.window < one.until_ms for one in self._monitor.maintenance)
-        for series, silence in [*self.open.items()]:
-            if silence.queries and silence.queries[-1][0] < record.tick:
-                self._end(series, "not asked")
+        for series, silence in [] if rests else [*self.open.items()]:
+            if silence.by < record.tick:
+                self._end(series, silence.why or "not asked")
         for row, series in enumerate(record.source.series_names):
             why = "maintenance" if rests else self._begin()
             if self._is_top(record, 1) and self._events[0].data.position.row == row:  # type: ignore[union-attr]
@@ -199,7 +201,7 @@ class Oracle:
             self._begin()
         while self._is_top(record, 2):
             self._top()
-        for series in [series for series, silence in self.open.items() if not silence.queries]:
+        for series in [series for series, one in self.open.items() if not (one.queries or one.why)]:
             self._finish(number, series, {self._run})
 
     def _begin(self) -> str:
@@ -236,8 +238,9 @@ class Oracle:
         while begin + after[0] < alert.muted_until:
             begin += HOUR_MS
         begins = [begin + number * HOUR_MS for number in range(self._monitor.not_renewed or 0)]
-        self.open[alert.series] = Silence(event, sorted((one + ms, one) for one in begins for ms in after))
-        assert alert.watched_until == self.open[alert.series].queries[-1][0]
+        queries = sorted((one + ms, one) for one in begins for ms in after)
+        assert alert.watched_until == queries[-1][0]
+        self.open[alert.series] = Silence(event, queries, alert.watched_until)
         if self._events and self._events[0].type == EventType.RUN_HALTED:
             self._events.pop(0)
             self._run = 0
@@ -247,9 +250,12 @@ class Oracle:
         if silence is None or query not in silence.queries:
             return
         silence.queries.remove(query)
+        if why == "maintenance":
+            silence.why = why
+            return
         silence.runs.add(self._run)
-        if why or len(silence.runs) > 1:
-            self._end(series, why or "another run")
+        if why or silence.why or len(silence.runs) > 1:
+            self._end(series, silence.why or why or "another run")
         elif not silence.queries and not self._sweeps:
             self._finish(number, series, silence.runs)
 
@@ -295,7 +301,7 @@ ENDS: dict[str, tuple[str, tuple[int, ...], Action | None]] = {
     "stopped": (TWO, (0, 2, 3), Action.CLOSE),
     "exhausted": (f"{_ONE}, reserve: 3980", (0, 2), None),
     "limited": (f"{_ONE}, max_runs: 1 per 1d", (0, 2), None),
-    "maintenance": (f"{TWO}, {_REST}", (0, 2), None),
+    "maintenance": (f"{TWO}, {_REST}", (0, 2, 3), None),
     "max-mutes": (f"{TWO}, max_mutes: 1", (0, 1), Action.MUTE),
     "command": (TWO, (0, 1), Action.UNMUTE),
 }

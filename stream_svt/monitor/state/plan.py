@@ -107,7 +107,9 @@ class Plan:
         spec = self.spec
         if (count := spec.not_renewed) is None or until is None:
             return None
-        source = next(one for one in sources if one.name == spec.source)
+        source = next((one for one in sources if one.name == spec.source), None)
+        if source is None:
+            return None
         asked = source.asked_after_ms(at_close=spec.asks)
         earliest = until - asked[0]
         first = earliest + (EPOCH_MS - earliest) % source.window

@@ -435,7 +435,7 @@ class Runs:
         run_state.paused_until = until_ms
         if dataset in self.mutes.watching:
             mutes = self.mutes.of[dataset]
-            for one in [each for each in mutes.watched.values() if each.run]:
+            for one in [each for each in mutes.watched.values() if each.run > 0]:
                 mutes.put(replace(one, run=INTERRUPTED))
         self._announce(EventType.PAUSED, dataset, "command", until=until_ms)
         self.changed(dataset, run_state)
@@ -522,7 +522,8 @@ class Runs:
 
     def acts_on_queries_alone(self, dataset: int) -> bool:
         """Return whether only queries change a dataset, so that its next query may be prepared for."""
-        return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
+        waits = self.queues.get(dataset) or dataset in self.mutes.watching
+        return not (isinstance(self.spec.append, Sweep) and waits)
 
     def drop_waiting(self, dataset: int) -> None:
         """Drop the waiting queries of a dataset."""

@@ -273,7 +273,8 @@ class WatchedMute(StoredMute, array_like=True, gc=False, tag=4):
 
     ``text`` is the series, ``alert_run`` and ``alert`` are the run of its alert and that event's number in the dataset.
     There are ``windows``, which begin from ``first`` to ``last`` (ms) and are asked until ``by`` (ms), in ``left``
-    further queries. ``run`` is the run that tested the earlier ones, 0 before them, `INTERRUPTED` after a pause.
+    further queries. ``run`` is the run that tested the earlier ones, 0 before them, or why the windows cannot all be
+    tested any more: `INTERRUPTED` or `RESTED`.
     """
 
     text: str
@@ -288,8 +289,8 @@ class WatchedMute(StoredMute, array_like=True, gc=False, tag=4):
     run: WholeNumber = 0
 
 
-INTERRUPTED = -1
-"""``WatchedMute.run`` if the run was paused between two of its tests."""
+INTERRUPTED, RESTED = -1, -2
+"""``WatchedMute.run`` if the run was paused between two of its tests, or a query was in maintenance."""
 
 Entry = Waiting | OpenSet | Block | StoredMute | WatchedMute
 

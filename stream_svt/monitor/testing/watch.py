@@ -6,7 +6,6 @@ tested follows from released outcomes and public facts, and that none of them is
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -17,14 +16,12 @@ from stream_svt.columns.query_batch import Segment
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.plan import RARELY, silent_margin
 from stream_svt.monitor.state.runs import Runs, Status
-from stream_svt.monitor.state.snapshot import INTERRUPTED, PAUSED, WatchedMute
+from stream_svt.monitor.state.snapshot import INTERRUPTED, PAUSED, RESTED, WatchedMute
 from stream_svt.settings.fields import Sweep
 
-MAINTENANCE = "maintenance"
-NOT_ASKED = "not-asked"
-OTHER_RUN = "other-run"
+_NOT_ASKED, _OTHER_RUN = "not-asked", "other-run"
+_REASONS = {INTERRUPTED: PAUSED, RESTED: "maintenance"}
 """Reasons why a window was not tested, besides the states of a monitor, as shown."""
-
 
 _Moment = tuple[int, bool, int, int, int]
 """A row at which a watch may end, by its own test or (first) its time; its number, dataset and series."""
@@ -49,27 +46,32 @@ class Watch:
             if mute is not None and is_own:
                 self._count(segment, row, dataset, mute)
             elif mute is not None:
-                self._end(dataset, mute, NOT_ASKED)
+                self._end(dataset, mute, _REASONS.get(mute.run, _NOT_ASKED))
         return stop
 
     def _moments(self, segment: Segment, start: int, stop: int, due: int) -> Iterator[_Moment]:
-        """Yield the rows of watched series before ``stop``, and those before ``due`` behind the time of a watch."""
+        """Yield the rows of watched series before ``stop``, and those before ``due`` behind the time of a watch.
+
+        Watches end at queries for the monitor alone: a run may begin ahead of rows in maintenance.
+        """
         view, batch, mutes = segment.view, segment.view.batch, self._runs.mutes
         for dataset in mutes.watching:
             watched = mutes.of[dataset].watched
             mine = batch.dataset[start:due] == dataset
             mine[[row - start for row in batch.markers if start <= row < due]] = False
-            rows = np.flatnonzero(mine) + start
-            clock = view.clock[rows]
+            rows, queries = (
+                np.flatnonzero(one) + start for one in (mine, view.only_eligible(mine, start, due))
+            )
+            clock = view.clock[queries]
             if (
                 not self._runs.covers[dataset]
                 or not len(rows)
-                or clock[-1] < min(map(_until, watched.values()))
+                or view.clock[rows[-1]] < min(map(_until, watched.values()))
             ):
                 continue
             for series, one in watched.items():
-                if one.by < clock[-1]:
-                    late = int(rows[clock.searchsorted(one.by, side="right")])
+                if len(clock) and one.by < clock[-1]:
+                    late = int(queries[clock.searchsorted(one.by, side="right")])
                     yield late, False, one.number, dataset, series
             own = rows[rows < stop]
             hashes = mutes.hashes_of(batch.series)[own]
@@ -81,14 +83,13 @@ class Watch:
     def _count(self, segment: Segment, row: int, dataset: int, mute: WatchedMute) -> None:
         """Count one query of a watched series."""
         runs = self._runs
-        run = runs.run_state(dataset).run
-        if not segment.live[row - segment.start]:
-            resting = segment.view.resting
-            place = bisect_left(resting, row)
-            is_resting = place < len(resting) and resting[place] == row
-            self._end(dataset, mute, MAINTENANCE if is_resting else runs.shown(dataset))
+        run, eligible = runs.run_state(dataset).run, segment.view.eligible
+        if eligible is not None and not eligible[row]:
+            runs.mutes.of[dataset].put(replace(mute, run=RESTED))
         elif mute.run not in (0, run):
-            self._end(dataset, mute, PAUSED if mute.run == INTERRUPTED else OTHER_RUN)
+            self._end(dataset, mute, _REASONS.get(mute.run, _OTHER_RUN))
+        elif not segment.live[row - segment.start]:
+            self._end(dataset, mute, runs.shown(dataset))
         elif mute.left > 1 or isinstance(runs.spec.append, Sweep):
             runs.mutes.of[dataset].put(replace(mute, left=mute.left - 1, run=run))
         else:
@@ -102,7 +103,7 @@ class Watch:
             if runs.accounts.full:
                 return False
             is_open = runs.status[dataset] == Status.TESTABLE and runs.run_state(dataset).run == mute.run
-            self._end(dataset, mute, "" if is_open else PAUSED if mute.run == INTERRUPTED else OTHER_RUN)
+            self._end(dataset, mute, "" if is_open else _REASONS.get(mute.run, _OTHER_RUN))
         return True
 
     def _end(self, dataset: int, mute: WatchedMute, why: str = "") -> None:
