@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.replay import Replay
 from tests.support import records
 from tests.support.command_line import CommandLine, Ended
-from tests.support.counting import Counting
+from tests.support.counting import Counting, window_of
 from tests.support.topics import administrator, delete_before
 
 pytestmark = pytest.mark.kafka
@@ -193,3 +194,21 @@ async def test_a_backtest_refuses_what_it_cannot_replay_and_says_why(counting, c
     missing = await run()
     assert (missing.code, "does not exist" in missing.err) == (3, True)
     assert not run.report.exists()
+
+
+async def test_events_from_before_any_counter_are_replayed_by_their_producers_timestamps(
+    counting, capfd, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    scene = await counting(raw={})
+    begin = window_of(int(time.time() * 1000)) - 3_600_000
+    for number in range(900):
+        at = begin + number % 3 * 1_000  # three windows in a row are one incident
+        await scene.event(f"u{number}", "abc"[number % 2], at=at)
+    await scene.producer.flush()
+    run = Backtests(scene, CommandLine(capfd), tmp_path)
+    assert (await run("--from", "2h", "--surely-from", "120")).code == 0
+    text = run.report.read_text()
+    assert "900 events counted" in text
+    [row] = [line.split() for line in text.splitlines() if line.startswith("many")]
+    assert row[:3] == ["many", "120", "2"]
