@@ -288,6 +288,10 @@ async def test_of_a_limit_that_renews_the_promise_and_the_next_period_are_told(c
             r"is exhausted: its budget pays no further run\..*Until \d+ \w+ 2050.*\. Its limit never changes\."
         )
         await expect(page.locator("#blind-list > li")).to_have_text(told)
+        stopped = lifecycle(EventType.RUN_HALTED, name, at=now - 10, detail={"stopped": True})
+        stage.topic.put(stopped)
+        told = re.compile(r"is stopped: .*Until \d+ \w+ 2050.*\. At once with stream-svt control resample")
+        await expect(page.locator("#blind-list > li")).to_have_text(told)
         assert seen.said == []
 
 

@@ -123,10 +123,10 @@ document.addEventListener("DOMContentLoaded", () => {
         const [state, until] = stateNow(one, monitor);
         if (!BLIND[state]) continue;
         const [why, remedy] = BLIND[state];
-        const waits = state === "exhausted" && one.promise;
+        const waits = one.promise && (state === "exhausted" || state === "stopped");
         found.push({
           where: [one.dataset, monitor.monitor], why: `is ${state}: ${why}`, since: (monitor.since ?? 0) / 1000,
-          until: waits ? one.next : (until ?? 0) / 1000, more: waits && "Its limit never changes",
+          until: waits ? one.next : (until ?? 0) / 1000, more: waits && state === "exhausted" && "Its limit never changes",
           remedy: remedy(quoted(one.dataset), quoted(monitor.monitor)), tone: state === "paused" ? "warn" : "out",
         });
       }
