@@ -37,6 +37,7 @@ _QUESTION_PARTS: Final = {
     "for": ("number or mapping", "ForOptions"),
     "share": ("mapping", "ShareOptions"),
     "detect": ("mapping", "DetectOptions"),
+    "end": ("mapping", "EndOptions"),
     "usual": ("mapping", "UsualOptions"),
 }
 """The same of a monitor."""

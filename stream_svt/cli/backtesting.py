@@ -73,7 +73,7 @@ def backtest(
             "none tests counts of a source of events, and only these are replayed: see 'stream-svt plan'"
         )
         raise ConfigError([Problem(0, "monitors", problem)], config.source)
-    chosen = [one for one in of_sources if name in (None, one.name)]
+    chosen = [one for one in of_sources if name in (None, one.name) and not one.ends]
     if not chosen:
         raise click.UsageError(f"--monitor must be one of {', '.join(one.name for one in of_sources)}.")
     if (synthetic or surely_from is not None) and len(chosen) > 1:

@@ -257,7 +257,7 @@ def _monitor(
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
             raise click.UsageError(f"{flags}: the configuration sets that; leave it out, or leave out -c.")
         spec = common.load(path).current
-        known = {monitor.name: monitor for monitor in spec.monitors}
+        known = {monitor.name: monitor for monitor in spec.monitors if not monitor.ends}
         monitor = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
         if monitor is None:
             raise click.UsageError(f"--monitor must be one of {', '.join(known)}.")

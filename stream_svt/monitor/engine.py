@@ -180,6 +180,8 @@ class Engine:
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
+        if spec.ends:
+            self.runners[spec.ends].runs.pair(runner.runs)
         self.projection.cover(spec.name)
         if journal:
             self.store_plan(runner.runs.plan)

@@ -22,7 +22,7 @@ from stream_svt.monitor.state.shard_datasets import AT_ONCE
 from stream_svt.monitor.state.snapshot import State, from_bytes
 from stream_svt.privacy.loss import Kind, as_text, to_units
 from stream_svt.settings.document import quote
-from stream_svt.settings.fields import LAST_MS
+from stream_svt.settings.fields import END, LAST_MS
 from stream_svt.settings.periods import in_words
 from stream_svt.wording import counted, listed
 
@@ -301,30 +301,28 @@ def _in_words(command: Command, happened: str) -> str:
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
-    """Pause, resume, close or resample all addressed monitors, and return them. If one refuses, none changes."""
+    """Pause, resume, close or resample all addressed monitors, and return them. If one refuses, none changes.
+
+    A monitor and the one that tests for its ends are addressed together, by either name: the second refuses nothing.
+    """
     addressed = [
         runner.runs
         for name, runner in engine.runners.items()
-        if runner.runs.covers[number] and command.monitor in ("", name)
+        if runner.runs.covers[number]
+        and not runner.spec.ends
+        and command.monitor.removesuffix(END) in ("", name)
     ]
     if command.action in (Action.MUTE, Action.UNMUTE) and not command.series:
         raise CommandRefused(f"{command.action.value} names no series; nothing was changed")
     if command.action is Action.MUTE and not (command.until or command.until_word):
         raise CommandRefused("mute names no end; nothing was changed")
     for runs in addressed:
-        run_state = runs.run_state(number)
-        if command.action is Action.RESUME and not run_state.paused:
-            why = "is not paused"
-        elif command.action is Action.PAUSE and run_state.paused and run_state.paused_until == command.until:
-            why = "is already paused"
-        elif command.action is Action.UNMUTE and not runs.mutes.holds(number, command.series, runs.clock_ms):
-            why = f"has not muted series {quote(command.series)}"
-        elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
-            why = "is exhausted: raise the budget first"
-        else:
-            continue
-        subject = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
-        raise CommandRefused(f"{subject} {why}; nothing was changed")
+        if why := _refusal(runs, number, command):
+            subject = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
+            raise CommandRefused(f"{subject} {why}; nothing was changed")
+    if command.action not in (Action.MUTE, Action.UNMUTE):
+        pairs = [runs.ending for runs in addressed if runs.ending is not None]
+        addressed += [runs for runs in pairs if not _refusal(runs, number, command)]
     for runs in addressed:
         if command.action is Action.PAUSE:
             runs.pause(number, full_price=command.now, until_ms=command.until)
@@ -339,6 +337,20 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
         else:
             runs.reopen(number)
     return addressed
+
+
+def _refusal(runs: Runs, number: int, command: Command) -> str:
+    """Return why a monitor refuses a command on a dataset, "" if it does not."""
+    run_state = runs.run_state(number)
+    if command.action is Action.RESUME and not run_state.paused:
+        return "is not paused"
+    if command.action is Action.PAUSE and run_state.paused and run_state.paused_until == command.until:
+        return "is already paused"
+    if command.action is Action.UNMUTE and not runs.mutes.holds(number, command.series, runs.clock_ms):
+        return f"has not muted series {quote(command.series)}"
+    if command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
+        return "is exhausted: raise the budget first"
+    return ""
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:

@@ -31,6 +31,7 @@ class EventType(StrEnum):
 
     STATE_BEGUN = "io.stream-svt.state.begun.v1"
     ALERT = "io.stream-svt.alert.v1"
+    ALERT_ENDED = "io.stream-svt.alert.ended.v1"
     NOT_RENEWED = "io.stream-svt.alert.not-renewed.v1"
     UNTESTED = "io.stream-svt.alert.untested.v1"
     DECLARED = "io.stream-svt.budget.declared.v1"
@@ -140,6 +141,17 @@ class Alert(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     spec_hash: str
     severity: str | None = None
     watched_until: int | None = None
+
+
+class ReportedTop(msgspec.Struct, frozen=True, gc=False):
+    """What an alert and the end of an incident have in common: a charged top of a run; see `Alert`."""
+
+    branch: str
+    attempt: int
+    gap: float
+    number: int
+    spec_hash: str
+    position: Position
 
 
 class Lifecycle(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -385,11 +397,20 @@ def _data(kind: str, content: msgspec.Raw) -> Alert | Lifecycle:
     if kind == EventType.ALERT:
         return _ALERT.decode(content)
     try:
-        return _LIFECYCLE.decode(content)
+        found = _LIFECYCLE.decode(content)
+        top_in(kind, found)
+        return found
     except msgspec.ValidationError:
         if kind in _TYPES:
             raise
         return UNKNOWN
+
+
+def top_in(kind: str, data: Alert | Lifecycle) -> ReportedTop | None:
+    """Return the top that an event of a type reports, None for others; `msgspec.ValidationError` if it lacks a part."""
+    if isinstance(data, Alert):
+        return ReportedTop(*(getattr(data, name) for name in ReportedTop.__struct_fields__))
+    return msgspec.convert(data.detail, ReportedTop) if kind == EventType.ALERT_ENDED else None
 
 
 def received(record: bytes | None, partition: int = -1, offset: int = -1) -> AnyEvent | None:
@@ -421,6 +442,7 @@ CHARGES_KEPT = 50
 
 _AFTER: Mapping[str, State] = {
     EventType.ALERT: State.RUNNING,
+    EventType.ALERT_ENDED: State.RUNNING,
     EventType.RUN_STARTED: State.RUNNING,
     EventType.RUN_HALTED: State.HALTED,
     EventType.RUN_CLOSED: State.HALTED,
@@ -480,7 +502,7 @@ class MonitorStatus(RunState, array_like=True, gc=False):
             self.state = _RAISED.get(self.state, self.state)
         else:
             self.run = data.run
-            self.tops += kind == EventType.ALERT
+            self.tops += kind in (EventType.ALERT, EventType.ALERT_ENDED)
             self.halts += kind == EventType.RUN_HALTED
             detail = {} if isinstance(data, Alert) else data.detail
             if kind in (EventType.PAUSED, EventType.RESUMED):

@@ -113,6 +113,10 @@ class Runner:
         if start < stop and clock[start] < self.clock_ms:
             clock = np.maximum(clock, self.clock_ms)
         eligible, outside, resting = self._eligible(batch, start, clock)
+        if self.spec.ends:  # incidents follow from released tops: the other monitor tested all earlier rows
+            incidents = np.zeros(len(batch), dtype=np.bool_)
+            incidents[start:stop] = self.tester.muted(batch, clock, start, stop)
+            eligible = incidents if eligible is None else eligible & incidents
         markers = {
             row: name
             for row, name in batch.markers.items()

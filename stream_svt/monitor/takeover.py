@@ -380,7 +380,10 @@ def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Se
 
 
 def _remove(engine: Engine, name: str) -> None:
-    for queue in engine.runners.pop(name).runs.queues.values():
+    runs = engine.runners.pop(name).runs
+    if runs.ended is not None:
+        runs.ended.ending = None
+    for queue in runs.queues.values():
         queue.drop()
     del engine.accounts.covered[name]
     engine.projection.remove(name)

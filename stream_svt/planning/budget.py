@@ -136,7 +136,7 @@ def _parts(
         "Adds": _adds(monitor),
         "Wastes": wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
-        "Mutes": _mutes(monitor.mute),
+        "Mutes": _mutes(monitor),
         "Lasts": _lasts(monitor, left, len(others), renews=first.terms.renewal is not None),
         "Begins": _begins(monitor, left.at_once),
     }
@@ -172,6 +172,12 @@ def _protects(terms: Terms, count: int, endless: bool) -> str:
 
 
 def _detects(monitor: MonitorSpec) -> str:
+    if monitor.ends:
+        sure, half = (
+            f"{float(-monitor.threshold - reported_margin(monitor, chance)):,.12g}" for chance in (SURE, 0.5)
+        )
+        text = f"the end of an incident of {monitor.ends} at a value of {sure} at its first test {SURE:.0%} of the time"
+        return f"{text}, at one of {half} half of the time. It and the alert are all that an incident costs."
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
     margins = [reported_margin(monitor, chance) for chance in (SURE, 0.5)]
     sure, half = (f"{float(monitor.threshold + margin):,.12g}" for margin in margins)
@@ -228,6 +234,9 @@ def wastes(monitor: MonitorSpec) -> str:
     rule = monitor.correction_rule()
     # Exponential threshold noise is never negative, so these values lie at or below the noisy threshold.
     if isinstance(rule, Exposure) and monitor.threshold_noise.is_one_sided:
+        if monitor.ends:
+            text = f"on average at most {float(rule.false_alerts):.3g} of a run's {monitor.cutoff} ends on values that"
+            return f"{text} are not below, in a run of {rule.expected_queries:,} tests: the next alert costs again."
         return (
             f"on average at most {float(rule.false_alerts):.3g} of a run's {monitor.cutoff} alerts on values at or "
             f"below the threshold, in a run of {rule.expected_queries:,} queries; far fewer if few values are near the "
@@ -244,7 +253,12 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     return f"{monitor.cutoff} alerts a run{more}. {cost}."
 
 
-def _mutes(mute: Mute | int) -> str:
+def _mutes(monitor: MonitorSpec) -> str:
+    mute = monitor.mute
+    if monitor.ends:
+        return f"nothing: it tests a series from its alert by {monitor.ends} to the end, which ends that one's mute."
+    if monitor.end is not None and isinstance(mute, int):
+        return f"a series from its alert to the end of the incident, and for {duration_text(mute)} at most."
     if mute is Mute.NONE:
         return "nothing: every later query of a reported series is tested, and may cost an alert again."
     lasts = {Mute.PERIOD: "as long as the dataset lives", Mute.RUN: "for the rest of the run"}

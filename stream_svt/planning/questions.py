@@ -40,7 +40,8 @@ def _value(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
         text = f"the mean of {question.mean} windows of {text}"
     if question.over != (1, 1):
         short, long = (duration_text(one * window) for one in question.over)
-        text = f"the smaller of the means over {short} and {long} of {text}"
+        which = "larger" if question.ends else "smaller"
+        text = f"the {which} of the means over {short} and {long} of {text}"
     if question.excess[1] > 1:
         usual, most = question.excess
         over = quote(Fraction(usual, question.parts))
@@ -50,8 +51,8 @@ def _value(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
     if question.holds[0] > 1:
         windows, at_least = question.holds
         which = "the smallest" if at_least == windows else f"the {ordinal(at_least)} largest"
-        text = f"{which} of {windows} windows of {text}"
-    return text
+        text = f"{'the largest' if question.ends else which} of {windows} windows of {text}"
+    return f"with the sign turned, after alerts of {monitor.ends}, {text}" if question.ends else text
 
 
 def ordinal(number: int) -> str:

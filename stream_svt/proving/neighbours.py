@@ -24,6 +24,7 @@ from zlib import crc32
 import numpy as np
 
 from stream_svt.columns.query_batch import Integers
+from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Blocks, Identity, Words, decimal_context, draw_threshold, exact_draw
@@ -31,7 +32,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command
-from stream_svt.monitor.released import Alert, ReleasedEvent
+from stream_svt.monitor.released import ReleasedEvent, top_in
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.streams import (
@@ -43,6 +44,7 @@ from stream_svt.proving.streams import (
     Stream,
     batch_of_records,
     case_of,
+    moves_of,
     reduce_spec,
 )
 from stream_svt.settings.application import ApplicationSpec
@@ -231,7 +233,7 @@ class _Execution:
         observations: Everything that is visible.
         runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
         seen: Number of runs that drew noise before the last commit or crash.
-        alerts: Every alert with the test that it reports.
+        alerts: Every alert and end of an incident, in words, with the test that it reports.
         written: Records of each topic so far; a restart reads the same records again.
     """
 
@@ -245,7 +247,7 @@ class _Execution:
     progress: bytes | None = None
     observations: list[Observation] = field(default_factory=list)
     events: list[ReleasedEvent] = field(default_factory=list)
-    alerts: list[tuple[Alert, Test]] = field(default_factory=list)
+    alerts: list[tuple[str, Test]] = field(default_factory=list)
     runs: dict[int, _DurableRun] = field(default_factory=dict)
     numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
     seen: int = 0
@@ -340,19 +342,24 @@ class _Execution:
             monitor = next(one for one in self.spec.monitors if one.name == name)
             mechanism = monitor.mechanism()
             shift = mechanism.threshold_shift(self.case.directions[dataset])
+            if monitor.asks:
+                down, up = moves_of(self.spec, monitor)
+                shift = up if self.case.directions[dataset] is Neighbours.UP else down
             self.runs[number] = _DurableRun(monitor, dataset, mechanism, shift)
             self.numbers[name, self.spec.datasets[dataset].name, run] = number
         if commit.events:
             self.events += commit.events
             self._digest = crc32(repr(commit.events).encode(), self._digest)
-        for alert in (event.data for event in commit.events):
-            if isinstance(alert, Alert):
-                number = self.numbers[alert.monitor, alert.dataset, alert.run]
+        for event in commit.events:
+            data = event.data
+            if (top := top_in(event.type, data)) is not None:
+                number = self.numbers[data.monitor, data.dataset, data.run]
                 names = [branch.name for branch in self.runs[number].mechanism.branches]
-                at = alert.position  # of counts, the id tells the offset of a record
+                at = top.position  # of counts, the id tells the offset of a record
                 offset = int(at.window.removeprefix("q")) if at.window else at.offset
-                row = (offset, at.row, alert.attempt - 1)
-                self.alerts.append((alert, (number, *row, names.index(alert.branch))))
+                row = (offset, at.row, top.attempt - 1)
+                name = f"of monitor {data.monitor} on {data.dataset} at offset {offset}, row {at.row},"
+                self.alerts.append((name, (number, *row, names.index(top.branch))))
 
 
 def prove(
@@ -388,7 +395,7 @@ def check_case(
     summary.commands += sum(isinstance(step, Command) for step in case.script)
     for alert, test in first.alerts:
         if test not in first.noise.tests:
-            return f"the noise of the alert {_named(alert)} belongs to another test"
+            return f"the noise of the alert {alert} belongs to another test"
     for number, offset, *_ in first.noise.tests:
         monitor = first.runs[number].monitor
         measure = first.written[monitor.topic][offset].measure
@@ -421,12 +428,6 @@ def _difference(first: Sequence[Observation], second: Sequence[Observation]) -> 
     return None
 
 
-def _named(alert: Alert) -> str:
-    """Return monitor, dataset and position of an alert."""
-    at = alert.position
-    return f"of monitor {alert.monitor} on {alert.dataset} at offset {at.offset}, row {at.row},"
-
-
 def _short(content: object) -> str:
     text = repr(content)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
@@ -444,7 +445,7 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
         law = run.mechanism.branch_laws[branch]
         if move < 0 and not law.noise.may_move_down:
             return (
-                f"the alert {_named(alert)} is the same only if noise falls by {-move} steps, which one-sided noise "
+                f"the alert {alert} is the same only if noise falls by {-move} steps, which one-sided noise "
                 "must not: the answer moved further than declared"
             )
         costs[run.dataset] += abs(move) * law.rate

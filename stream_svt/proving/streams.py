@@ -22,7 +22,7 @@ from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.monitors import MonitorSpec, rows_asked
 
 _T = TypeVar("_T")
 
@@ -227,7 +227,13 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
         monitors = [m for known in every for m in known.monitors if m.covers(dataset.name)]
         free = not any(monitor.monotonic for monitor in monitors)
         directions.append(rng.choice([Neighbours.UP, Neighbours.DOWN] + [Neighbours.MIXED] * free))
-        distances.append(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)))
+        distances.append(int(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)) * PARTS))
+    asked = dict[str, tuple[int, int]]()
+    for known in every:
+        for monitor in (one for one in known.monitors if one.asks):
+            step = int(monitor.granularity * PARTS)
+            down, up = moves_of(known, monitor)
+            asked[monitor.tested or ""] = down * step, up * step
     topics = sorted({topic for known in every for topic in known.topics()})
 
     def neighbour(stream: Stream) -> Stream:
@@ -236,7 +242,12 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
                 replace(
                     record,
                     rows=tuple(
-                        _moved(row, directions[row.dataset], distances[row.dataset], rng)
+                        _moved(
+                            row,
+                            directions[row.dataset],
+                            asked.get(record.measure, (0, distances[row.dataset])),
+                            rng,
+                        )
                         for row in record.rows
                     ),
                 )
@@ -265,18 +276,23 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     has_layout = monitors[0].record is not None  # then a record is one query without options
     sources = [one for one in specs[0].sources if one.counts_topic(specs[0].application) == topic]
     measures = [name for source in sources for name in source.measure_names]
+    asked = dict.fromkeys(rows_asked(monitors))
+    measures += asked
     columnar = (rng.random() < _COLUMNAR and not has_layout) or bool(measures)
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
     options *= not has_layout
-    writer = _Writer([_Values.of(monitor) for monitor in monitors], options, series, sets, rng)
+    values = [_Values.of(monitor) for monitor in monitors]
+    writer = _Writer(values, options, series, sets, rng)
     records: list[QueryRecord] = []
     rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
     while writer.written < rows:
         clock += rng.choice(pauses)
-        size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*_MANY))) if columnar else 1
+        longest = _FEW if asked else _MANY  # so that many records follow each other
+        size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*longest))) if columnar else 1
         head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
-        of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
         measure = rng.choice(measures) if measures else ""
+        writer.monitors = [one for one in values if one.monitor.tested in (None, measure)] or values
+        of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
         if measures:  # counts have no options
             of_record = tuple(replace(row, threshold=None, monitor=None) for row in of_record)
         records.append(QueryRecord(of_record, columnar and rng.random() < 0.6, measure))
@@ -358,12 +374,19 @@ class _Values:
         return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
 
 
-def _moved(row: Row, direction: Neighbours, sensitivity: Fraction, rng: RandomSource) -> Row:
-    """Return the query on the neighbour: moved by the sensitivity (half of the queries) or less."""
+def moves_of(spec: ApplicationSpec, monitor: MonitorSpec) -> tuple[int, int]:
+    """Return by how many grid steps one unit moves the values of a monitor, at most: down, and up."""
+    if monitor.source is None or not monitor.asks:
+        return 0, monitor.grid_sensitivity
+    return monitor.question(spec.source(monitor.source)).moves
+
+
+def _moved(row: Row, direction: Neighbours, moves: tuple[int, int], rng: RandomSource) -> Row:
+    """Return the query on the neighbour: moved as far as it may be (half of the queries) or less."""
     if row.value is None:
         return row
-    limit = int(sensitivity * PARTS)
-    (distance,) = rng.choices((limit, 0, rng.randrange(0, limit + 1)), (5, 2, 3))
+    down, up = moves
+    (distance,) = rng.choices((up, -down, rng.randrange(-down, up + 1)), (5, 2, 3))
     sign = {Neighbours.UP: 1, Neighbours.DOWN: -1, Neighbours.MIXED: rng.choice((1, -1))}[direction]
     return replace(row, value=row.value + sign * distance)
 

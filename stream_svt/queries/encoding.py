@@ -22,10 +22,11 @@ from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT, grid_floor
 from stream_svt.protocol.records import OneRecord
 from stream_svt.proving.streams import QueryRecord, RandomSource, Row
 from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
-from stream_svt.queries.counts import MEASURE_HEADER, SOURCE_HEADER
+from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER, SOURCE_HEADER
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import rows_asked
+from stream_svt.settings.questions import rows_of
 from stream_svt.settings.records import steps
 
 _Tree: TypeAlias = dict[str, Any]
@@ -116,10 +117,12 @@ class _Topic:
         chance = random.Random(f"{self._seed} {offset}")  # noqa: S311 - streams, not noise
         form, head = chance.choice(self._forms), record.rows[0]
         if self._layout is None and (self._source or len(record.rows) > 1 or chance.random() < 0.5):
-            content, headers = self._arrow(record, offset, form), _HEADERS
+            question = record.measure.removeprefix(rows_of(""))
+            is_answer, headers = question != record.measure, _HEADERS
+            content = self._arrow(record, offset, "exact" if is_answer else form)
             if self._source is not None:
-                digest, measure = self._source.digest.encode(), record.measure.encode()
-                headers += (SOURCE_HEADER, digest), (MEASURE_HEADER, measure)
+                header = MONITOR_HEADER if is_answer else MEASURE_HEADER
+                headers += (SOURCE_HEADER, self._source.digest.encode()), (header, question.encode())
             return OneRecord(offset, head.time_ms, key, content, headers)
         if self._layout is not None and self._layout.format == "avro":
             number = chance.randrange(len(self._unions))

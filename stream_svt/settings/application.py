@@ -231,9 +231,10 @@ def specification(config: ConfigDocument, where: Where) -> ApplicationSpec:
     carried = config.carried
     datasets, generators, problems = _datasets(config, where, carried)
     problems += _pattern_problems(where, datasets, generators)
+    declared, config = config, _with_ends(config)
     budgets = _budgets(config, datasets)
     if not problems:
-        problems += chain(_problems(config, where, datasets, carried), _limit_problems(config, budgets))
+        problems += chain(_problems(declared, where, datasets, carried), _limit_problems(config, budgets))
     refuse(problems)
     return ApplicationSpec(
         config.application,
@@ -244,6 +245,20 @@ def specification(config: ConfigDocument, where: Where) -> ApplicationSpec:
         tuple(generators.values()),
         config.sources,
     )
+
+
+def _with_ends(config: ConfigDocument) -> ConfigDocument:
+    """Return a document with the monitors that test for the ends of others' incidents, behind these."""
+    sources = {one.name: one for one in config.sources}
+    ends = tuple(one.ending(sources[one.source]) for one in config.monitors if one.end and one.source)
+    return config.model_copy(update={"monitors": config.monitors + ends}) if ends else config
+
+
+def _path(config: ConfigDocument, number: int, *key: str) -> tuple[str | int, ...]:
+    """Return the path of a monitor's key; of `end` for a monitor that this makes."""
+    ended = config.monitors[number].ends
+    names = [one.name for one in config.monitors]
+    return ("monitors", names.index(ended), "end") if ended else ("monitors", number, *key)
 
 
 _Datasets = dict[str, tuple[DatasetSpec, int]]
@@ -394,17 +409,22 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
         kind, limit = first.terms.kind, first.terms.limit
         limit_text = f"the limit {_amount(limit, kind)} of dataset {quote(first.name)}"
         for number, price in budget.prices.items():
-            path = ("monitors", number)
             if (number, kind, limit) in seen:
                 continue
             seen.add((number, kind, limit))
+            if config.monitors[number].ends and kind is Kind.ZCDP:
+                message = f"dataset {quote(first.name)} has a limit in rho, where one run at a time is open"
+                yield _path(config, number), f"{message}: ends need another one. Give it a limit in epsilon"
             cost, detect = _amount(price, kind), config.monitors[number].detect
             if price > limit:
                 key = ("epsilon",) if detect is None else ("detect", "surely_from")
                 buys = "" if detect is None else _affordable(config.monitors[number], detect, first.terms)
-                yield (*path, *key), f"one whole run costs {cost}, above {limit_text}{buys}"
+                yield _path(config, number, *key), f"one whole run costs {cost}, above {limit_text}{buys}"
             elif price + config.monitors[number].reserve_units(kind) > limit:
-                yield (*path, "reserve"), f"leaves no room for a whole run of {cost} within {limit_text}"
+                yield (
+                    _path(config, number, "reserve"),
+                    f"leaves no room for a whole run of {cost} within {limit_text}",
+                )
         if max(budget.prices.values(), default=0) <= limit < budget.needed:
             message = f"{limit_text} cannot pay: {_sum(config, budget)} for a whole run of each monitor; the last ones"
             message += (
@@ -440,7 +460,7 @@ def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
                 noted.add(number)
                 sums = f"{as_text(needed, kind)} + {as_text(reserve, kind)} > {_amount(terms.limit, kind)}"
                 message = f"{monitor.name} begins no whole run after one of each other monitor: {sums}"
-                yield ("monitors", number, "reserve"), message
+                yield _path(config, number, "reserve"), message
         lefts = {
             one.name: one.terms.limit - one.terms.spent_before
             for one in budget.datasets
@@ -486,7 +506,7 @@ def _notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
     """Yield advice about settings that are allowed but may be unintended."""
     yield from counted.notes(config)
     for index, monitor in enumerate(config.monitors):
-        yield from ((("monitors", index, name), note) for name, note in monitor.notes())
+        yield from ((_path(config, index, name), note) for name, note in monitor.notes())
     declared: dict[int, list[_Budget]] = {}
     once: dict[int, str] = {}
     for budget in budgets:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from stream_svt.mechanisms.estimates import survival
+from stream_svt.mechanisms.grid import grid_ceil
 from stream_svt.settings import detection, fields, questions
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.document import Found, Strict, did_you_mean, quote
+from stream_svt.settings.document import Found, KeyPath, Strict, did_you_mean, quote
 from stream_svt.settings.monitors import OF_SOURCE, MonitorSpec
 from stream_svt.settings.periods import DAY_MS, periods_in, written
 from stream_svt.settings.questions import HIGHEST
@@ -61,14 +63,22 @@ def derived(
     monitors, problems, declared = [], list[tuple[Any, str]](), list[Any]()
     for number, raw in enumerate(_items(data, "monitors")):
         monitors.append(raw)
+        path = ("monitors", number)
+        if _name_in(raw).endswith(fields.END):
+            problems.append(
+                ((*path, "name"), f"{quote(_name_in(raw))} is a name of the service: leave out the dot")
+            )
         if isinstance(raw, dict) and raw.get("source") is not None:
-            path = ("monitors", number)
             followed, found = _followed(raw, sources, application, context)
             own = () if "datasets" in followed else ("datasets",)
             follow = [key for key in OF_SOURCE if key not in own]
             problems += (((*path, key), _follows(raw["source"])) for key in follow if key in raw)
             monitors[-1] = {key: value for key, value in raw.items() if key not in follow} | followed
             problems += (((*path, *key.split(".")), message) for key, message in found)
+            if isinstance(end := raw.get("end"), dict):
+                monitors[-1]["mute"] = end.get("longest", "7d")
+                if "mute" in raw:
+                    problems.append(((*path, "mute"), "follows from end: write longest there, and remove it"))
         if isinstance(raw, dict) and raw.get("detect") is not None:
             follow = [key for key in detection.FOLLOW if key in raw]
             problems += ((("monitors", number, key), _FROM_DETECT) for key in follow)
@@ -337,6 +347,40 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
     if isinstance(monitor.append, fields.Retry) and monitor.append.lifetime.ms is None:
         message = "retry needs a lifetime in time, such as {retry: {lifetime: 6h}}"
         yield path, f"{message}: offsets of a topic of counts mean nothing"
+    if monitor.end is not None:
+        yield from _end_problems(("monitors", number, "end"), monitor, source)
+
+
+_SEEN: Final = 0.95
+"""Chance with which the end of an incident must be found where nothing is counted any more."""
+
+
+def _end_problems(path: KeyPath, monitor: MonitorSpec, source: SourceSpec) -> Found:
+    """Yield why a monitor cannot test for ends."""
+    if source.answers is not None or source.series is None:
+        does = "passes on answers" if source.answers else "has no series, and only series are muted"
+        yield path, f"is for counts of series, and source {quote(source.name)} {does}: write mute instead"
+    elif source.ask != "close" and not monitor.asks:
+        message = f"is for closed windows, and source {quote(source.name)} asks at each tick"
+        yield path, f"{message}: set ask: close there, or a question such as for"
+    else:
+        try:
+            ending = monitor.ending(source)
+        except ValidationError as error:
+            for one in error.errors(include_url=False):
+                key = str(one["loc"][-1]) if one["loc"] else ""
+                yield (*path, *({"epsilon", "cutoff"} & {key})), one["msg"]
+            return
+        mechanism, low = ending.mechanism(), grid_ceil(ending.threshold, ending.granularity)
+        if all(getattr(monitor, key) is None for key in ("thresholds", "share", "usual", "excess")):
+            chance = max(
+                survival(law, mechanism.threshold_law, low + branch.correction(0))
+                for law, branch in zip(mechanism.branch_laws, mechanism.branches, strict=True)
+            )
+            if chance < _SEEN:
+                message = f"no end would be seen: of a count of 0 a test reports it {chance:.0%} of the time."
+                remedy = "Raise it (and the threshold), or its epsilon, or lower its cutoff"
+                yield (*path, "below"), f"{message} {remedy}"
 
 
 def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) -> Found:

@@ -263,14 +263,16 @@ def dataset_name(value: object) -> str:
 
 
 DatasetName = Annotated[str, Form(dataset_name, {"type": "string", "pattern": f"^{_DATASET_PATTERN}$"})]
-_NAME = _named(
-    r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?",
-    "a name of lower-case letters, digits and inner dashes (at most 64)",
-)
+_PLAIN = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
+_PLAIN_TEXT = "a name of lower-case letters, digits and inner dashes (at most 64)"
+_NAME = _named(_PLAIN, _PLAIN_TEXT)
 plain_name: Callable[[object], str] = _NAME.read
 """Returns the name of an application, a monitor or a destination; ValueError if it is not valid."""
 
 Name = Annotated[str, _NAME]
+END: Final = ".end"
+"""End of the name of a monitor that `end` of another one makes: no file may declare it."""
+MonitorName = Annotated[str, Form(_pattern(f"{_PLAIN}(?:{re.escape(END)})?", _PLAIN_TEXT), _NAME.schema)]
 TopicName = Annotated[
     str,
     _named(

@@ -92,7 +92,7 @@ class MonitorSpec(Strict):
 
     model_config = ConfigDict(json_schema_extra=_without_source)
 
-    name: Annotated[fields.Name, Change.NO_OUTCOME]
+    name: Annotated[fields.MonitorName, Change.NO_OUTCOME]
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: Annotated[fields.TopicName, Change.FIXED]
     """The one query topic that the monitor reads. Required without `source`."""
@@ -128,6 +128,10 @@ class MonitorSpec(Strict):
     """What shall be found, such as {above: 500, surely_from: 700, alerts: 10, per: 30d}: `threshold`, `epsilon`,
     `cutoff`, `split`, `correction`, `expected_queries` and `on_halt` then follow. Only for counts of a source; required
     there unless these keys are given."""
+    end: Annotated[questions.EndOptions | None, Change.ADDED_LATER, Change.KEEPS_RUNS] = None
+    """When an incident is over, such as {below: 400, longest: 7d}: after its alert a series is tested for a value below
+    400, in runs of their own, and not for alerts. `mute` then follows. Only for counts of a source. Default: `mute`
+    alone."""
     record: Annotated[RecordLayout | None, Change.ADDED_LATER, Change.OLD_LAYOUT] = None
     """Layout of the records. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1), Change.NO_OUTCOME] = ("*",)
@@ -317,7 +321,7 @@ class MonitorSpec(Strict):
     def _left_out(self) -> set[str]:
         """Keys of later releases where they are not used."""
         unused = {name for name in questions.QuestionKeys.model_fields if getattr(self, name) is None}
-        later = ("detect", "severity", "maintenance", "not_renewed")
+        later = ("detect", "end", "severity", "maintenance", "not_renewed")
         unused |= {name for name in later if not getattr(self, name)}
         return unused | (set() if self.source else {"source", "measure"})
 
@@ -325,7 +329,38 @@ class MonitorSpec(Strict):
     def asks(self) -> bool:
         """Whether it tests answers to a question about counts, and not counts; see `questions`."""
         keys = questions.QuestionKeys.model_fields
-        return self.source is not None and any(getattr(self, name) is not None for name in keys)
+        asked = any(getattr(self, name) is not None for name in keys)
+        return self.source is not None and (asked or bool(self.ends))
+
+    @property
+    def ends(self) -> str:
+        """The monitor whose incidents it ends, if `end` of that one makes it; "" for others."""
+        return self.name.removesuffix(fields.END) if self.name.endswith(fields.END) else ""
+
+    def ending(self, source: SourceSpec) -> MonitorSpec:
+        """Return the monitor that tests for ends, as `end` says; ValidationError if it cannot be."""
+        end = self.end or questions.EndOptions(below=self.threshold)
+        low, high = self.bounds
+        cutoff = end.cutoff or self.cutoff
+        tests = cutoff * math.ceil(Fraction(end.longest, source.window))  # of as many incidents as a run ends
+        found = self.model_copy(
+            update={
+                "name": f"{self.name}{fields.END}",
+                "end": None,
+                "detect": None,
+                "not_renewed": None,
+                "epsilon": end.epsilon or self.epsilon,
+                "cutoff": cutoff,
+                "threshold": -end.below,
+                "bounds": (-high, -low),
+                "expected_queries": tests if self.correction.kind in {"exposure", "optimal"} else None,
+                "mute": fields.Mute.NONE,
+                "severity": {},
+                "resample_every": None,
+            }
+        )
+        self.from_json(found.to_json())  # which has no lines of files
+        return found
 
     @property
     def tested(self) -> str | None:
@@ -344,7 +379,8 @@ class MonitorSpec(Strict):
 
     def question(self, source: SourceSpec) -> questions.Question:
         """Return the question that it asks of its source; only if it `asks`."""
-        return questions.asked_by(self.name, self, self.measure or "", source, self.rows)
+        asked = questions.asked_by(self.name, self, self.measure or "", source, self.rows)
+        return asked.ending() if self.ends else asked
 
     @property
     def declares_about(self) -> str:
@@ -416,12 +452,27 @@ class MonitorSpec(Strict):
     def _option_problems(self) -> Iterator[tuple[str, str]]:
         rule = self.correction
         if self.source is None:
-            keys = ("measure", *questions.QuestionKeys.model_fields)
+            keys = ("measure", "end", *questions.QuestionKeys.model_fields)
             for key in (one for one in keys if getattr(self, one) is not None):
                 yield key.rstrip("_"), "is used with source only: remove it, or set that"
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"
+        if self.end is not None and self.append is not None:
+            yield (
+                "end",
+                "cannot be combined with append: waiting values are older than the end of an incident",
+            )
+        if self.end is not None and self.not_renewed is not None:
+            yield (
+                "not_renewed",
+                "cannot be combined with end, which says when an incident is over: remove one of them",
+            )
+        if self.end is not None and self.end.below > self.threshold:
+            yield (
+                "end.below",
+                f"must not be above the threshold {quote(self.threshold)}, found {quote(self.end.below)}",
+            )
         if len({*self.severity.values()}) < len(self.severity):
             yield "severity", "two severities have the same number: an alert has one of them"
         if isinstance(rule, fields.AnnealedOptions):

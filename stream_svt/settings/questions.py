@@ -182,6 +182,20 @@ def _span(value: object) -> object:
 ThresholdsFile = Annotated[fields.LinesFile, AfterValidator(_thresholds)]
 
 
+class EndOptions(Strict):
+    """When an incident is over: a test in runs of their own, after the alert of its series."""
+
+    below: fields.Exact
+    """The end is reported if the value lies below this: less than the threshold by what ends may fluctuate. Of `for`
+    and `over` the largest value must, where the alert needs the smallest."""
+    longest: fields.Duration = 7 * DAY_MS
+    """The series is tested for alerts again after this time, also if no end was reported. Default 7d."""
+    epsilon: fields.PositiveExact | None = None
+    """Privacy loss of one whole run of ends. Default: that of the monitor."""
+    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] | None = None
+    """Ends that one run pays for. Default: the cutoff of the monitor."""
+
+
 class _OrCount:
     """Annotation of options that a number of windows may stand for."""
 
@@ -242,6 +256,7 @@ class Question(msgspec.Struct, frozen=True):
         excess: What a window has usually, in steps, and the most windows of a sum.
         holds: How many windows are read, and how many of them must have the value.
         visits: In how many windows a unit counts; None for each.
+        ends: Whether it asks for the end of an incident: the value is negative, so that lower ones are reported.
     """
 
     monitor: str
@@ -256,6 +271,11 @@ class Question(msgspec.Struct, frozen=True):
     excess: tuple[int, int] = (0, 1)
     holds: tuple[int, int] = (1, 1)
     visits: Visits | None = None
+    ends: bool = False
+
+    def ending(self) -> Question:
+        """Return the question about the end of what this one is about: above the value in no window and no mean."""
+        return msgspec.structs.replace(self, holds=(self.holds[0], 1), ends=True)
 
     @property
     def parts(self) -> int:
@@ -280,7 +300,8 @@ class Question(msgspec.Struct, frozen=True):
             # Without its first visit a unit's later one may count.
             sums = -(-self.excess[1] // self.visits.among) * self.visits.at_most * up
             return sums, sums
-        return down * self.excess[1], up * self.excess[1]
+        moves = down * self.excess[1], up * self.excess[1]
+        return (moves[1], moves[0]) if self.ends else moves
 
     @property
     def earlier(self) -> int:

@@ -115,15 +115,17 @@ class Asked:
         values = [self._compared(begin) for begin in inside]
         short, long = self._question.over
         values = _means(values, self._question.mean)
+        chosen = np.maximum if self._question.ends else np.minimum
         values = [
-            _least(one, other)
+            Values(chosen(one.steps, other.steps), one.known & other.known)
             for one, other in zip(_means(values, short), _means(values, long), strict=False)
         ]
         windows, at_least = self._question.holds
         if len(values) < windows:
             return _nothing(len(datasets), len(self._series))
         sums = [_sums(values[first:], *self._question.excess) for first in range(windows)]
-        return _ordered(sums, at_least)
+        found = _ordered(sums, at_least)
+        return Values(-found.steps, found.known) if self._question.ends else found
 
     def _compared(self, window: int) -> Values:
         """Return what a window has more than usual, or its share, or its counts."""
@@ -171,10 +173,6 @@ def _means(values: Sequence[Values], count: int) -> list[Values]:
         if number >= count - 1:
             found.append(Values(steps // count, known == count))
     return found
-
-
-def _least(one: Values, other: Values) -> Values:
-    return Values(np.minimum(one.steps, other.steps), one.known & other.known)
 
 
 def _sums(values: Sequence[Values], usual: int, most: int) -> Values:

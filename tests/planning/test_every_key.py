@@ -172,11 +172,26 @@ def test_another_question_is_refused(key: str) -> None:
     assert f"monitors.hot.{key}" in {one.field for one in found.refused}
 
 
+def test_another_end_is_named_with_the_monitor_that_it_makes() -> None:
+    def ending(end: str) -> ApplicationSpec:
+        monitor = f"name: hot, source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 500{end}"
+        parts = f"sources: [{{{SOURCE}}}], datasets: [{{name: a, limit: 9}}], monitors: [{{{monitor}}}]"
+        return load_spec(f"{{application: shop, {parts}}}")
+
+    ends = ["", ", end: {below: 400}", ", end: {below: 300, longest: 2d, epsilon: 2}"]
+    old, new, other = (ending(end) for end in ends)
+    assert any("+ monitor hot.end" in line for line in difference(old, new, 4, now_ms=NOW_MS).lines)
+    lines = difference(new, other, 4, now_ms=NOW_MS).lines
+    assert any(line.strip().startswith("end: ") for line in lines), lines
+    assert any(line.strip().startswith("threshold: -400 -> -300") for line in lines), lines
+    assert any(line.strip().startswith("mute: 1w -> 2d") for line in lines), lines
+
+
 def test_there_is_a_case_for_every_key() -> None:
     """A new key fails here until its change is named, or a reason is written down."""
     monitor = {info.alias or name for name, info in MonitorSpec.model_fields.items()}
     dataset = {info.alias or name for name, info in DatasetDeclaration.model_fields.items()}
-    with_sources = WITH_SOURCES | QUESTION_KEYS.keys() | {"detect", "not_renewed"}
+    with_sources = WITH_SOURCES | QUESTION_KEYS.keys() | {"detect", "end", "not_renewed"}
     assert monitor == MONITOR_KEYS.keys() | with_sources
     assert dataset == DATASET_KEYS.keys() | NO_EFFECT_OF_DATASETS.keys()
     # The other sections stay in the file of each worker, which reads them at its start.

@@ -213,3 +213,54 @@ def test_a_measure_that_a_share_is_of_is_tested():
     spec = application("threshold: 5, share: {of: errors, above: 1%}")
     untested = [note.message for note in spec.notes if "no monitor tests" in note.message]
     assert untested == ["no monitor tests measure 'events' of source 'requests'"]
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        ({"end: {": "mute: 1d, end: {"}, "mute", "follows from end: write longest there"),
+        ({"below: 400": "below: 501"}, "end.below", "must not be above the threshold 500, found 501"),
+        ({"below: 400": "below: 60"}, "end.below", "no end would be seen: of a count of 0 a test reports it"),
+        ({"below: 400": "below: 400, epsilon: 0.01"}, "end.below", "no end would be seen"),
+        ({"below: 400": "below: 400, epsilon: 1/1000000000000"}, "end.epsilon", "must be at least 1e-9"),
+        ({"end: {": "append: sweep, end: {"}, "end", "cannot be combined with append"),
+        ({"end: {": "not_renewed: 3, end: {"}, "not_renewed", "cannot be combined with end"),
+        ({"name: m,": "name: m.end,"}, "name", "is a name of the service"),
+        ({"limit: 20": "limit: {rho: 1}"}, "end", "where one run at a time is open"),
+        ({"limit: 20": "limit: 0.9"}, "end", "one whole run costs epsilon 1"),
+        (
+            {", series: {field: page, names: [/, /search]}": ""},
+            "end",
+            "has no series, and only series are muted",
+        ),
+        ({"window: 1h": "window: 1h, ask: tick, every: 1m"}, "end", "asks at each tick"),
+    ],
+)
+def test_wrong_ends_are_refused(change: dict[str, str], key: str, message: str):
+    source = f"{SOURCE}, dataset: web"
+    monitor = "name: m, source: requests, measure: visitors, epsilon: 0.5, cutoff: 5, threshold: 500"
+    end = "{below: 400, epsilon: 1}" if "limit: 0.9" in change.values() else "{below: 400}"
+    parts = f"sources: [{{{source}}}], datasets: [{{{DATASET}}}], monitors: [{{{monitor}, end: {end}}}]"
+    text = f"{{application: web, {parts}}}"
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(ConfigError) as refused:
+        load_spec(text)
+    found = {problem.field: problem.message for problem in refused.value.problems}
+    assert message in found[f"monitors[0].{key}"]
+
+
+def test_ends_are_tested_by_a_monitor_that_follows_from_the_first():
+    spec = application(
+        "threshold: 500, for: 5, end: {below: 400, longest: 2d, epsilon: 1, cutoff: 3}", "events"
+    )
+    alerts, ends = spec.monitors
+    assert (alerts.name, alerts.mute, ends.name, ends.ends) == ("m", 2 * 86_400_000, "m.end", "m")
+    assert (ends.threshold, ends.epsilon, ends.cutoff, ends.expected_queries) == (-400, 1, 3, 3 * 48)
+    assert (ends.sensitivity, ends.monotonic, ends.bounds) == (alerts.sensitivity, True, alerts.bounds)
+    first, second = spec.window_list(spec.sources[0]).questions
+    assert (first.moves, second.moves) == ((0, 3), (3, 0))
+    assert (first.holds, second.holds) == ((5, 5), (5, 1))
+    assert MonitorSpec.from_json(ends.to_json()) == ends
+    assert len({alerts.tested, ends.tested, alerts.declares_about, ends.declares_about}) == 4

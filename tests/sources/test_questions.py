@@ -38,6 +38,7 @@ def random_question(rng: random.Random) -> Question:
         over=rng.choice(((1, 1), (1, 1), (1, 2), (2, 3))),
         excess=rng.choice(((0, 1), (0, 1), (1, 2), (2, 3))),
         holds=rng.choice(((1, 1), (1, 1), (2, 2), (3, 2))),
+        ends=rng.random() < 0.3,
     )
 
 
@@ -82,7 +83,7 @@ def reading(asked: Question, counts: Counts, window: int, period: int = 0) -> Fr
 
     def burning(at: int) -> Fraction | None:
         short, long = (mean(averaged, count)(at) for count in asked.over)
-        return None if short is None or long is None else min(short, long)
+        return None if short is None or long is None else (max if asked.ends else min)(short, long)
 
     def excess(at: int) -> Fraction | None:
         usual, most = asked.excess
@@ -95,7 +96,8 @@ def reading(asked: Question, counts: Counts, window: int, period: int = 0) -> Fr
         return max(sum(found[:n]) - n * Fraction(usual, steps) for n in range(1, len(found) + 1))
 
     found = last(excess, window, asked.holds[0])
-    return None if found is None else sorted(found)[asked.holds[0] - asked.holds[1]]
+    value = None if found is None else sorted(found)[asked.holds[0] - asked.holds[1]]
+    return -value if asked.ends and value is not None else value
 
 
 def value_of(asked: Question, counts: Counts, window: int, period: int = 0) -> Fraction | None:
@@ -171,6 +173,8 @@ EACH = [
     question(share=(PART, 1, 4), excess=(0, 2)),
     question(holds=(3, 2)),
     question(share=(PART, 1, 2), usual=(2, 1, 1, 2), holds=(2, 2)),
+    question(at_most=2, holds=(3, 3)).ending(),
+    question(share=(PART, 1, 4), over=(1, 2)).ending(),
 ]
 
 

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import msgspec
 
 from stream_svt.columns.query_batch import Crossing, Grid
 from stream_svt.mechanisms.accuracy import silence_probability
 from stream_svt.mechanisms.estimates import GapBounds
 from stream_svt.mechanisms.noise import Law, least_integer
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
-from stream_svt.monitor.released import Alert, NoiseLaw, Position, UnclockedEnd
+from stream_svt.monitor.released import Alert, Lifecycle, NoiseLaw, Position, UnclockedEnd
 from stream_svt.monitor.state.accounts import DatasetAccount
 from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.state.snapshot import RunState
@@ -43,6 +46,33 @@ class AlertTerms:
         bounds, branch = GapBounds.of(query, threshold, spec.beta), mechanism.branches[number]
         granularity = spec.granularity.as_integer_ratio()
         return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
+
+
+def end_of(alert: Alert) -> Lifecycle:
+    """Return the content of the event that ends an incident, from a top of negative values.
+
+    What was a lower bound, with the sign turned, is an upper one.
+    """
+    detail: dict[str, Any] = {
+        "series": alert.series,
+        "below": -alert.threshold,
+        "bound": None if alert.bound is None else -alert.bound,
+        "estimate": None if alert.estimate is None else -alert.estimate,
+    }
+    same = ("query_id", "beta", "gap", "correction", "branch", "attempt", "number", "spec_hash")
+    detail |= {name: getattr(alert, name) for name in same}
+    detail |= {
+        name: msgspec.to_builtins(getattr(alert, name))
+        for name in ("position", "threshold_noise", "query_noise")
+    }
+    return Lifecycle(
+        dataset=alert.dataset,
+        monitor=alert.monitor,
+        run=alert.run,
+        reason="below",
+        account=alert.account,
+        detail=detail,
+    )
 
 
 RARELY = 0.05

@@ -16,7 +16,7 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor.released import EventType, UnclockedEnd
 from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.state.mutes import FOR_EVER, UNTIL_RUN_ENDS
-from stream_svt.monitor.state.plan import Plan
+from stream_svt.monitor.state.plan import Plan, end_of
 from stream_svt.monitor.state.queue_journal import Queue
 from stream_svt.monitor.state.series_mutes import SeriesMutes
 from stream_svt.monitor.state.shard_datasets import NEVER
@@ -37,7 +37,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 # As in `accounts`.
 _RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
-_ALERT = EventType.ALERT
+_ALERT, _ENDED = EventType.ALERT, EventType.ALERT_ENDED
 
 _ENDS: Mapping[Mute | int, int | None] = {Mute.NONE: None, Mute.PERIOD: FOR_EVER, Mute.RUN: UNTIL_RUN_ENDS}
 _STORED_ENDS: Mapping[UnclockedEnd, int] = {"period": FOR_EVER, "run": UNTIL_RUN_ENDS}
@@ -120,6 +120,9 @@ class Runs:
     noise is not durable. ``queues`` has the queries that wait for another test, by dataset number. ``clock_ms`` is the
     maximum of the broker's timestamps that the monitor has read. ``covered_again`` has the datasets whose pause or stop
     no event shows since the configuration covers them again.
+
+    ``ending`` has the runs that test for the ends of its incidents, and ``ended`` of these the runs that report the
+    incidents (see `MonitorSpec.ending`). The mutes of the first are the incidents that go on: what they test.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -137,12 +140,18 @@ class Runs:
         self.pending: dict[int, int] = {}
         self.mutes = SeriesMutes(accounts, spec.name)
         self.queues: dict[int, Queue[Any]] = {}
+        self.ending: Runs | None = None
+        self.ended: Runs | None = None
         self.cover(accounts.datasets.covers(spec))
 
     @property
     def spec(self) -> MonitorSpec:
         """The specification of the monitor."""
         return self.plan.spec
+
+    def pair(self, ending: Runs) -> None:
+        """Let other runs test for the ends of the incidents of these."""
+        self.ending, ending.ended = ending, self
 
     def cover(self, covers: Mask) -> None:
         """Run on these datasets; `show` has to follow for those where the monitor has a state."""
@@ -342,12 +351,18 @@ class Runs:
         until = self._mute_end(series, clock_ms)
         watch = plan.watch(accounts.sources, until, accounts.datasets[dataset].terms.until_ms)
         alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until, watch and watch[3])
-        accounts.release(_ALERT, account, alert, subject, len(subject) + len(crossing.query_id))
+        kind, content = (_ALERT, alert) if self.ended is None else (_ENDED, end_of(alert))
+        accounts.release(kind, account, content, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
-        if series is not None and until is not None:
+        if series is not None and self.ended is not None:
+            for runs in (self, self.ended):
+                runs.mutes.remove(dataset, self.mutes.hash_of(series))
+        elif series is not None and until is not None:
             known = self.mutes.hash_of(series) if crossing.series_hash is None else crossing.series_hash
             about = (series, run_state.run, account.events, alert.severity)
             ended = self._mute(dataset, known, until, clock_ms, () if watch is None else (*about, *watch))
+            if self.ending is not None:
+                self.ending.mutes.add(dataset, known, until, clock_ms, plan.spec.max_mutes)
         if plan.mechanism.is_spent(run_state.left):
             account.end_run(run_state, Signal.LAST_TOP)
             if plan.spec.on_halt == "stop":
@@ -454,14 +469,18 @@ class Runs:
         ``until`` is the clock (ms) at which the mute ends, or a word.
         """
         code = until if isinstance(until, int) else _STORED_ENDS[until]
+        known = self.mutes.hash_of(series)
         self._end_watch(dataset, series)
-        self._mute(dataset, self.mutes.hash_of(series), code, self.clock_ms)
+        self._mute(dataset, known, code, self.clock_ms)
+        if self.ending is not None:  # the operator ends this mute
+            self.ending.mutes.remove(dataset, known)
         self._announce(EventType.MUTED, dataset, "command", series=series, muted_until=until)
 
     def unmute(self, dataset: int, series: str) -> None:
         """End the mute of a series, whether an alert or an operator muted it."""
         self._end_watch(dataset, series)
-        self.mutes.remove(dataset, self.mutes.hash_of(series))
+        for runs in filter(None, (self, self.ending)):
+            runs.mutes.remove(dataset, self.mutes.hash_of(series))
         self._announce(EventType.UNMUTED, dataset, "command", series=series)
 
     def _end_watch(self, dataset: int, series: str) -> None:

@@ -74,10 +74,11 @@ class SeriesMutes:
         return ended
 
     def remove(self, dataset: int, series: int) -> None:
-        """End the mute of a series of a dataset, by hash."""
-        self.of[dataset].remove(series)
-        self._note_watched(dataset)
-        self.index.remove(dataset, series)
+        """End the mute of a series of a dataset, by hash, if it has one."""
+        if dataset in self.of and series in self.of[dataset].entries:
+            self.of[dataset].remove(series)
+            self._note_watched(dataset)
+            self.index.remove(dataset, series)
 
     def _note_watched(self, dataset: int) -> None:
         (self.watching.add if self.of[dataset].watched else self.watching.discard)(dataset)

@@ -19,7 +19,6 @@ from stream_svt.columns.query_batch import (
     entries_of,
     first_of,
 )
-from stream_svt.columns.strings import Texts
 from stream_svt.mechanisms.arguments import reaching
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.state.queue_journal import Queue
@@ -80,20 +79,20 @@ class QueryTester:
             stop = self._barred(view, start, stop)
         dataset = batch.common(batch.dataset, start, stop)
         live = view.only_eligible(runs.status.take(dataset) == Status.TESTABLE, start, stop)
-        if runs.mutes.of and batch.series and (not isinstance(dataset, int) or dataset in runs.mutes.of):
-            clock = batch.common(view.clock, start, stop)
-            muted = self._muted(batch.series, start, stop, dataset, clock)
+        if runs.mutes.of and runs.ended is None:
+            muted = self.muted(batch, view.clock, start, stop)
             muted &= live
             live ^= muted
         else:
             muted = np.zeros(stop - start, dtype=np.bool_)
         return Segment(view, start, stop, dataset, live, muted)
 
-    def _muted(
-        self, series: Texts, start: int, stop: int, dataset: Integers | int, clock: Integers | int
-    ) -> Mask:
+    def muted(self, batch: QueryBatch, clocks: Integers, start: int, stop: int) -> Mask:
         """Return the mask of the rows [start, stop) of muted series; a short dictionary is looked up instead."""
-        mutes, index = self.runs.mutes, self.runs.mutes.index
+        mutes, index, series = self.runs.mutes, self.runs.mutes.index, batch.series
+        dataset, clock = (batch.common(column, start, stop) for column in (batch.dataset, clocks))
+        if start == stop or not series or (isinstance(dataset, int) and dataset not in mutes.of):
+            return np.zeros(stop - start, dtype=np.bool_)
         coded = series.coded(start, stop) if isinstance(dataset, int) else None
         if coded is None or len(coded[0]) > stop - start:
             return index.muted(dataset, mutes.hashes_of(series)[start:stop], clock)
@@ -158,6 +157,8 @@ class QueryTester:
     def _after_top(self, segment: Segment, row: int, top: Crossing, woken: list[int]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
         batch, runs, start = segment.view.batch, self.runs, segment.start
+        if runs.ended is not None and top.series is not None:
+            self._end_like(segment, row, top.dataset)
         status = runs.status.item(top.dataset)
         if status > Status.WAITING:
             if top.series is not None and top.dataset in runs.mutes.of:
@@ -178,6 +179,16 @@ class QueryTester:
         else:
             segment.stop = first_of(later, row + 1, segment.stop)
         segment.is_waiting |= status == Status.WAITING
+
+    def _end_like(self, segment: Segment, row: int, dataset: int) -> None:
+        """Skip the rows behind the end of an incident that are of its series."""
+        view = segment.view
+        hashes = self.runs.mutes.hashes_of(view.batch.series)[row : view.stop]
+        others = (hashes != hashes[0]) | (view.batch.dataset[row : view.stop] != dataset)
+        if view.eligible is not None:
+            view.eligible[row + 1 : view.stop] &= others[1:]
+        segment.live[row + 1 - segment.start :] &= others[1 : len(segment.live) - row + segment.start]
+        segment.changed = True
 
     def _mute_like(self, segment: Segment, row: int, dataset: int) -> None:
         """Skip the rows behind a top that are of its series, while that is muted."""

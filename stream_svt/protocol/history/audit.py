@@ -21,8 +21,10 @@ from stream_svt.monitor.released import (
     AnyEvent,
     EventType,
     Lifecycle,
+    ReportedTop,
     event_in,
     number_of,
+    top_in,
 )
 from stream_svt.monitor.state.accounts import DatasetAccount
 from stream_svt.monitor.state.plan import Plan
@@ -194,17 +196,18 @@ class Audit:
             elif closes:
                 self.closed[partition] = str(data.detail.get("successor", ""))
         tally = self._check_account(event)
-        self.alerts += isinstance(data, Alert)
+        top = top_in(event.type, data)
+        self.alerts += top is not None
         if tally is None:
             return
         # Its balance may be published once more.
         if tally.retired and event.type not in (EventType.RETIRED, EventType.BALANCE):
             self._report(f"event {event.id} after dataset {data.dataset} was retired")
-        if isinstance(data, Alert):
-            self._check_top(data, tally)
-        elif event.type == EventType.RETIRED:
+        if top is not None:
+            self._check_top(data, top, tally)
+        elif event.type == EventType.RETIRED and isinstance(data, Lifecycle):
             tally.retired = data.reason
-        else:
+        elif isinstance(data, Lifecycle):
             self._check_run(event.type, data, tally)
 
     def _begin(self, partition: int, detail: Mapping[str, Any]) -> None:
@@ -267,33 +270,35 @@ class Audit:
             self._report(f"{subject}: {total} of {amount_text(limit, kind)}")
         return tally
 
-    def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
-        subject = f"dataset {alert.dataset} monitor {alert.monitor}"
+    def _check_top(self, data: Alert | Lifecycle, top: ReportedTop, tally: DatasetTally) -> None:
+        subject = f"dataset {data.dataset} monitor {data.monitor}"
         tally.alerts += 1
-        tally.monitor_alerts[alert.monitor] += 1
+        tally.monitor_alerts[data.monitor] += 1
         if tally.kind is Kind.PURE and tally.charge <= 0:
             self._report(f"{subject}: an alert that was not charged")
-        if alert.gap < 0:
+        if top.gap < 0:
             self._report(f"{subject}: an alert below its bar")
-        first = (alert.run, alert.number - 1) if tally.partition in self.truncated else (0, 0)
-        run = tally.runs.setdefault(alert.monitor, RunTally(*first))
-        self._check_prices(alert, tally, run, subject)
-        if alert.run != run.run:
-            self._report(f"{subject}: a top of run {alert.run} while run {run.run} is open")
+        first = (data.run, top.number - 1) if tally.partition in self.truncated else (0, 0)
+        run = tally.runs.setdefault(data.monitor, RunTally(*first))
+        self._check_prices(top, data.run, tally, run, subject)
+        if data.run != run.run:
+            self._report(f"{subject}: a top of run {data.run} while run {run.run} is open")
         elif run.over:
             self._report(f"{subject}: a top after run {run.run} had ended")
-        elif alert.number != run.alerts + 1:
-            self._report(f"{subject} run {run.run}: alert {alert.number}, expected {run.alerts + 1}")
-        run.over = run.over and alert.run == run.run
-        run.run, run.alerts = alert.run, alert.number
+        elif top.number != run.alerts + 1:
+            self._report(f"{subject} run {run.run}: alert {top.number}, expected {run.alerts + 1}")
+        run.over = run.over and data.run == run.run
+        run.run, run.alerts = data.run, top.number
 
-    def _check_prices(self, alert: Alert, tally: DatasetTally, run: RunTally, subject: str) -> None:
-        mechanism, kind = self._mechanisms.get(alert.spec_hash), tally.kind
+    def _check_prices(
+        self, top: ReportedTop, number: int, tally: DatasetTally, run: RunTally, subject: str
+    ) -> None:
+        mechanism, kind = self._mechanisms.get(top.spec_hash), tally.kind
         if mechanism is None or kind is not Kind.PURE:  # under zCDP a run is charged in full when it opens
             return
-        price = next((one.charge_units for one in mechanism.branches if one.name == alert.branch), 0)
+        price = next((one.charge_units for one in mechanism.branches if one.name == top.branch), 0)
         checks = [("an alert charged", tally.charge, price)]
-        if run.run == alert.run and run.opening is not None:
+        if run.run == number and run.opening is not None:
             checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_units))
             run.opening = None  # checked once
         for what, paid, due in checks:

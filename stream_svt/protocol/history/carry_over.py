@@ -44,7 +44,7 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried, MonitorPosition, MutedSeries
 from stream_svt.settings.datasets import Balance, DatasetSpec
 from stream_svt.settings.document import quote
-from stream_svt.settings.fields import LAST_MS
+from stream_svt.settings.fields import END, LAST_MS
 from stream_svt.settings.monitors import Declared, declared_by
 from stream_svt.settings.periods import is_over, length_ms, period_at, period_end, written
 from stream_svt.wording import listed, more
@@ -149,8 +149,9 @@ class ShardHistory:
             self._account(event.sequence, data.dataset, data.account)
         if isinstance(data, Alert):
             self._mute(data.dataset, data.monitor, data.series, data.muted_until)
-        elif event.type in (EventType.MUTED, EventType.UNMUTED):
-            self._mute(data.dataset, data.monitor, data.detail.get("series"), data.detail.get("muted_until"))
+        elif event.type in (EventType.MUTED, EventType.UNMUTED, EventType.ALERT_ENDED):
+            muting = data.monitor.removesuffix(END)
+            self._mute(data.dataset, muting, data.detail.get("series"), data.detail.get("muted_until"))
         else:
             self._lifecycle(event, data)
         if self.closed is not None and event.type == EventType.APPLICATION_CLOSED:

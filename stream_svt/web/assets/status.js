@@ -319,6 +319,7 @@ document.addEventListener("DOMContentLoaded", () => {
     "monitor.limited": [(data) => `Limited by max_runs: the next run may begin ${clock(data.detail.until / 1000)}`, "warn"],
     "monitor.paused": [(data) => `Paused by an operator${data.detail.until ? ` until ${clock(data.detail.until / 1000)}` : ""}`, "warn"],
     "monitor.resumed": [(data) => data.reason === "time" ? "No longer paused" : "Resumed by an operator", ""],
+    "alert.ended": [(data) => `The incident of ${data.detail.series} is over: below ${below.format(data.detail.below)}`, ""],
     "series.muted": [(data) => `An operator muted series ${data.detail.series}`, "warn"],
     "series.unmuted": [(data) => `An operator unmuted series ${data.detail.series}`, ""],
     "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],

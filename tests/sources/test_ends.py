@@ -1,0 +1,260 @@
+"""Incidents that end by tests of their own: what is reported and charged, in which order, and what an operator does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+from msgspec import structs
+
+from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.strings import TextList
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.monitor.operations import Action
+from stream_svt.monitor.released import EventType, encode, received
+from stream_svt.monitor.state.accounts import BOUNDS, Bounds
+from stream_svt.monitor.takeover import change_spec
+from stream_svt.protocol.history.audit import Audit
+from stream_svt.protocol.history.carry_over import ShardHistory
+from stream_svt.protocol.records import OneRecord
+from stream_svt.proving.neighbours import Summary, check_case
+from stream_svt.proving.streams import Case, ScriptStep, StepTo
+from stream_svt.queries.codec import QueryDecoder
+from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.periods import DAY_MS
+from stream_svt.settings.questions import Question, rows_of
+from stream_svt.sources.counts import CountsRecord
+from tests.support import counter_of_questions
+from tests.support.counter_of_questions import SOURCE, T
+from tests.support.ended import (
+    HIGH,
+    LONG,
+    QUIET,
+    TOPIC,
+    WHOLE,
+    Feed,
+    application,
+    decoder_of,
+    record,
+    written,
+)
+
+_TIME = "2026-01-05T12:00:00.000Z"
+DAILY = 'generate: "web-{date}", from: 2026-09-01, lateness: 1h'
+
+
+def test_an_incident_costs_two_charges_however_long_it_is():
+    spec = application()
+    feed = Feed(spec).read(written(spec, LONG))
+    assert feed.tops == [("alert", "/", 1), ("ended", "/", 41)]
+    [end] = feed.ends
+    assert (end.monitor, end.detail["below"], end.detail["series"]) == ("m.end", 400, "/")
+    assert 100 <= end.detail["bound"] < 400
+    assert end.detail["gap"] >= 0
+    ledger = feed.play.ledger()
+    runs = [feed.play.runs(name).plan.mechanism for name in ("m", "m.end")]
+    assert ledger.spent == sum(one.threshold_units + one.largest_units for one in runs)
+    feed.read(written(spec, [*LONG, HIGH]))
+    assert feed.tops[2:] == [("alert", "/", 43)]  # it is tested again
+
+
+def test_an_audit_knows_ends_and_their_prices():
+    spec = application()
+    events = Feed(spec).read(written(spec, LONG)).play.events
+    for free in (False, True):
+        audit = Audit(monitors=spec.monitors)
+        for event in events:
+            shown = event
+            if free and event.type == EventType.ALERT_ENDED:
+                account = structs.replace(event.data.account, charge=0.0)
+                shown = structs.replace(event, data=structs.replace(event.data, account=account))
+            audit.add(0, event.sequence, encode(shown, application="web", shard=0, time=_TIME, origin="o"))
+        assert bool(audit.findings) is free
+    lacking = structs.replace(events[0], type=EventType.ALERT_ENDED)
+    assert received(encode(lacking, application="web", shard=0, time=_TIME, origin="o")) is None
+
+
+def test_a_successor_mutes_no_series_whose_incident_is_over():
+    spec = application()
+    for windows, muted in ((LONG[:30], {"/"}), (LONG, set())):
+        shown = ShardHistory("web", 0, lambda *_: False)
+        for event in Feed(spec).read(written(spec, windows)).play.events:
+            value = encode(event, application="web", shard=0, time=_TIME, origin="o")
+            shown.take(OneRecord(event.sequence, T, b"web", value))
+        ends = {series: end for one in shown.mutes.values() for series, end in one.items()}
+        assert {series for series, end in ends.items() if end > T} == muted
+
+
+def test_nothing_is_charged_for_ends_before_an_alert():
+    spec = application()
+    feed = Feed(spec).read(written(spec, [QUIET] * 30))
+    assert not feed.play.commits[-1].tested["m.end"]
+    assert feed.play.run_state(0, "m.end").runs == 0
+
+
+def test_an_end_that_nobody_can_pay_is_left_to_the_longest_time():
+    spec = application("below: 400, longest: 6h, epsilon: 40, cutoff: 5", limit=55)
+    feed = Feed(spec)
+    feed.play.engine.accounts.account(0).ledger.charge(45 * 10**9)
+    feed.play.commit()
+    feed.read(written(spec, [HIGH, *[QUIET] * 7, HIGH]))
+    assert feed.tops == [("alert", "/", 0), ("alert", "/", 8)]
+    assert [event.data.monitor for event in feed.play.events if event.type == EventType.EXHAUSTED] == [
+        "m.end"
+    ]
+
+
+def test_an_incident_is_over_where_all_windows_are_below():
+    """The alert needs the smallest of three windows, the end the largest."""
+    spec = application(more="for: 3,")
+    counts = [HIGH, HIGH, HIGH, QUIET, HIGH, QUIET, QUIET, QUIET, QUIET]
+    assert Feed(spec).read(written(spec, counts)).tops == [("alert", "/", 2), ("ended", "/", 7)]
+
+
+def test_an_end_by_the_smallest_window_would_be_seen_too_early(monkeypatch):
+    monkeypatch.setattr(Question, "ending", lambda self: structs.replace(self, ends=True))
+    spec = application(more="for: 3,")
+    counts = [HIGH, HIGH, HIGH, QUIET, HIGH, HIGH, HIGH]
+    assert ("ended", "/", 3) in Feed(spec).read(written(spec, counts)).tops
+
+
+def test_incidents_end_with_their_period_and_are_charged_again_in_the_next():
+    spec = application(datasets=DAILY)
+    spec = replace(spec, datasets=(*spec.generators[0].periods(T, T + DAY_MS + 1),))
+    feed = Feed(spec).read(written(spec, [*[QUIET] * 20, *[HIGH] * 8, QUIET]))
+    names = [event.data.dataset for event in feed.play.events if event.type in WHOLE]
+    assert [kind for kind, *_ in feed.tops] == ["alert", "alert", "ended"]
+    assert len({*names}) == 2
+    assert names[1] == names[2]
+
+
+def histories(spec: ApplicationSpec, counts: Sequence[Sequence[int]], seeds: int) -> list[list[object]]:
+    """Return the events of each dataset, as one engine reads the records at once, and others with restarts."""
+    records, small = written(spec, counts), Bounds(runs=1, records=3, rejects=3, cost=3)
+    feeds = [Feed(spec).read(records)]
+    feeds += [
+        Feed(spec, small if seed % 2 else BOUNDS).read(records, random.Random(seed)) for seed in range(seeds)
+    ]
+    return [
+        [(event.id, event.type, event.data) for event in feed.play.events if event.data.dataset]
+        for feed in feeds
+    ]
+
+
+def changing(rng: random.Random, windows: int) -> list[tuple[int, int]]:
+    return [(rng.choice((100, 380, 420, 900)), rng.choice((100, 390, 410, 900))) for _ in range(windows)]
+
+
+@pytest.mark.parametrize("more", ["", "for: {windows: 2, at_least: 1},"])
+def test_the_same_incidents_end_whatever_is_read_at_once_and_however_often_an_engine_restarts(more):
+    spec = application("below: 400, longest: 9h", more, limit=900)
+    first, *others = histories(spec, changing(random.Random(1), 60), 8)
+    assert Counter(kind for _, kind, _ in first)[EventType.ALERT_ENDED] > 5
+    assert all(other == first for other in others)
+
+
+def test_engines_that_do_not_read_measure_by_measure_differ(monkeypatch):
+    """So that the order of both runs would follow from what was read at once."""
+    monkeypatch.setattr(QueryBatch, "of_one_measure", lambda _, start, stop: stop)
+    spec = application("below: 400, longest: 9h", "for: {windows: 2, at_least: 1},", limit=900)
+    first, *others = histories(spec, changing(random.Random(1), 60), 4)
+    assert any(other != first for other in others)
+
+
+def test_a_pause_holds_for_the_ends_too():
+    spec = application()
+    feed = Feed(spec).read(written(spec, [HIGH, HIGH]))
+    feed.command(Action.PAUSE, monitor="m")
+    feed.read(written(spec, [HIGH, HIGH, QUIET, QUIET]))
+    assert not feed.ends
+    feed.command(Action.RESUME, monitor="m.end")
+    feed.read(written(spec, [HIGH, HIGH, QUIET, QUIET, QUIET]))
+    assert feed.tops == [("alert", "/", 0), ("ended", "/", 4)]
+    feed.command(Action.CLOSE, monitor="m")
+    assert not any(feed.play.runs(name).is_open(0) for name in ("m", "m.end"))
+
+
+def test_a_mute_of_an_operator_is_ended_by_nothing_else():
+    spec = application()
+    feed = Feed(spec).read(written(spec, [HIGH]))
+    feed.command(Action.MUTE, monitor="m", series="/", until_word="period")
+    feed.read(written(spec, [HIGH, QUIET, QUIET]))
+    assert not feed.ends
+    feed.command(Action.UNMUTE, monitor="m", series="/")
+    feed.read(written(spec, [HIGH, QUIET, QUIET, QUIET, HIGH]))
+    assert feed.tops == [("alert", "/", 0), ("alert", "/", 4)]
+
+
+def test_a_monitor_without_end_keeps_its_mutes_and_tests_for_no_end():
+    spec = application()
+    feed = Feed(spec).read(written(spec, [HIGH]))
+    without = replace(spec, monitors=(spec.monitors[0].model_copy(update={"end": None}),))
+    change_spec(feed.play.engine, without)
+    feed.read(written(spec, [HIGH, QUIET, QUIET, HIGH]))
+    assert feed.tops == [("alert", "/", 0)]
+    change_spec(feed.play.engine, spec)
+    feed.read(written(spec, [HIGH, QUIET, QUIET, HIGH, QUIET]))
+    assert feed.tops == [("alert", "/", 0), ("ended", "/", 4)]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A record of counts, for the neighbour test."""
+
+    record: CountsRecord
+
+    @property
+    def measure(self) -> str:
+        headers = {name: content.decode() for name, content in self.record.headers}
+        return headers["measure"] if "measure" in headers else rows_of(headers["monitor"])
+
+
+PAIRS = (
+    "measure: all, end: {below: 4, longest: 5m}, threshold: 5",
+    "measure: all, share: {of: errors, above: 25%}, over: [1m, 3m], end: {below: 0, longest: 5m}, threshold: 1",
+    "measure: all, for: 2, usual: {every: 2m, times: 2, factor: 1.5}, end: {below: 1, longest: 5m}, threshold: 1",
+)
+
+
+def test_one_unit_changes_incidents_by_no_more_than_was_charged():
+    """A unit's events, or a part of them, through the counter and the engine: in both directions."""
+    summary = Summary()
+    for seed in range(24):
+        rng = random.Random(seed)
+        spec = load_spec(
+            f"{{application: web, sources: [{{{SOURCE}}}], datasets: [{{name: web, limit: 900}}], monitors: "
+            f"[{{name: m, source: s, epsilon: 12, cutoff: 4, max_runs: off, {PAIRS[seed % len(PAIRS)]}}}]}}"
+        )
+        plays = [counter_of_questions.Play(spec) for _ in range(2)]
+        for number in range(14):
+            others = [
+                (f"u{n}", rng.choice(("/", "/a")), rng.choice((200, 500))) for n in range(rng.choice((1, 24)))
+            ]
+            own = [("x", rng.choice(("/", "/a")), rng.choice((200, 500))) for _ in range(rng.randrange(4))]
+            for play, events in zip(plays, ([one for one in own if rng.random() < 0.3], own), strict=True):
+                play.window(number, others + events)
+        fewer, more = ({TOPIC: [Written(one) for one in play.counts]} for play in plays)
+        script = script_of(len(fewer[TOPIC]), rng)
+        for first, second, direction in ((fewer, more, Neighbours.UP), (more, fewer, Neighbours.DOWN)):
+            case = Case(spec, script, (first, first), (second, second), (direction,))
+            assert check_case(case, rng, summary, partial(decoded, decoder_of(spec))) is None, seed
+    assert summary.alerts > 60
+    assert summary.largest_cost > 0.3
+
+
+def script_of(records: int, rng: random.Random) -> tuple[ScriptStep, ...]:
+    script, last = list[ScriptStep](), 0
+    while last < records:
+        last = min(records, last + rng.randrange(1, 9))
+        script += [StepTo(TOPIC, last), *rng.choice(((), ("commit",), ("crash", StepTo(TOPIC, last))))]
+    return (*script, "commit")
+
+
+def decoded(decoder: QueryDecoder, _: str, records: Sequence[Written], first: int) -> QueryBatch:
+    batch = decoder.decode([record(one.record, offset) for offset, one in enumerate(records, first)])
+    batch.query_id = TextList([f"q{offset}" for offset in batch.offset.tolist()])
+    return batch
