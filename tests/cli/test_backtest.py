@@ -25,7 +25,7 @@ def test_believed_values_are_played_without_brokers_and_files(file, stream_svt):
     assert "No data was read, and nothing was spent." in ended.out
     [row] = [text.split() for text in ended.out.splitlines() if text.startswith("many-users")]
     assert 1 <= int(row[2]) <= 40  # of 1,200 values one in a hundred
-    assert row[-2:] == ["of", "10"]
+    assert row[-2:] in (["of", "10"], ["of", "11"])  # days that ten days from now on touch
     assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
 
 
