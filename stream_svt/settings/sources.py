@@ -294,6 +294,12 @@ class WindowList(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(one.visits for one in self.questions if one.visits is not None))
 
     @property
+    def remembered(self) -> int:
+        """How many closed windows a window with visits reads: no topic has their counts."""
+        asked = ((one.visits.among - 1, one.look_back) for one in self.questions if one.visits is not None)
+        return max(map(max, asked), default=0)
+
+    @property
     def cells(self) -> int:
         """Number of counts; that of a cell is (dataset * measures + measure) * series + series's own index."""
         return len(self.datasets) * len(self.measures) * len(self.series)

@@ -214,7 +214,7 @@ class Counter(SourceCounter):
     # -- inside
 
     def _discard(self) -> None:
-        self._buffer, self._opened_to = _Buffer(), 0
+        self._buffer, self._opened_to, self._asking = _Buffer(), 0, None
         self._is_cut.clear()
 
     def _unread(self, limit: Look) -> dict[int, tuple[int, int]]:
@@ -314,8 +314,9 @@ class Counter(SourceCounter):
             counts.append((opened.cells.list, window, values))
         records = [records_of(self.source, *one[:2], tick, one[2]) for one in counts]
         for listed, window, values in counts:
-            if (closed := self._closed) is not None and state.clock.close_of(window) == tick:
+            if state.clock.close_of(window) == tick:
                 yield from self._count_visits(window)
+            if (closed := self._closed) is not None and state.clock.close_of(window) == tick:
                 self._close(closed, listed, window, values)
                 for question in listed.questions:
                     answers = self._answers(closed, question, listed, window)

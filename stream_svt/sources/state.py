@@ -59,8 +59,8 @@ class Cells:
 
     @cached_property
     def among(self) -> int:
-        """In how many windows, from its own on, later ones look units of a window up."""
-        return max((one.among for one in self.list.visits), default=0)
+        """In how many windows, from its own on, later ones look its units up, or read its counts of visits."""
+        return self.list.remembered + 1 if self.list.visits else 0
 
     def numbers_in(self, other: Cells) -> Integers:
         """Return for each cell the number of the same one in another list, -1 for none."""

@@ -176,6 +176,26 @@ def test_a_unit_counts_in_few_windows_and_mistakes_show(mistake: str, monkeypatc
     assert wrong_answers(Play(application("rising")), [drawn(rng) for _ in range(14)]) is bool(mistake)
 
 
+@pytest.mark.parametrize(
+    "beyond", ["excess: {over: 0, windows: 3, %s}, for: 5", "excess: {over: 0, windows: 6, %s}"]
+)
+def test_what_is_asked_does_not_depend_on_takeovers_where_a_question_reads_further_than_visits(
+    beyond: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(QUESTIONS, "far", f"{beyond % 'visits: {at_most: 1, in: 3}'}, threshold: 3")
+    rng = random.Random(1)
+    windows = [drawn(rng) for _ in range(14)]
+    found = []
+    for takes_over in (False, True):
+        play = Play(application("far"))
+        for number, events in enumerate(windows):
+            play.window(number, events)
+            if takes_over and number in (8, 9):
+                play.take_over()
+        found.append([(one.dataset, one.headers, one.timestamp_ms, one.content) for one in play.counts])
+    assert found[0] == found[1]
+
+
 def test_visits_begin_again_with_each_period_and_outlast_a_changed_list():
     spec = application("rising", dataset="web-{date}")
     play = Play(spec, T - 4 * MINUTE)
