@@ -26,7 +26,7 @@ _MORE: Final = 10
 def often(chance: float) -> str:
     """Return a probability in words."""
     if chance >= _FEW:
-        return f"{100 * chance:.2g} times in 100"
+        return f"{float(f'{100 * chance:.2g}'):g} times in 100"
     return f"once in {float(f'{1 / chance:.2g}'):,.12g} tests" if chance > _NEVER else "never in a lifetime"
 
 

@@ -110,7 +110,12 @@ class RunProblem(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1000)
 def solve(run: RunProblem) -> tuple[Fraction, Fraction] | None:
-    """Return the least epsilon of three digits, and the split, whose run finds the distance; None if none does."""
+    """Return the least epsilon of three digits, and the split, whose run finds the distance.
+
+    None if none does, or if the run has fewer queries than alerts.
+    """
+    if run.cutoff > run.queries:  # a tenth of the alerts may be false: soon each test would report
+        return None
     number = bisect_left(_EPSILONS, True, key=lambda one: run.margin(one)[0] <= run.distance)
     return None if number == len(_EPSILONS) else (_EPSILONS[number], run.margin(_EPSILONS[number])[1])
 
@@ -124,12 +129,16 @@ def problem_of(detect: DetectOptions, cutoff: int, follows: Mapping[str, Any]) -
     )
 
 
+_Exact = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,20}(/[1-9][0-9]{0,20})?$")]
+"""A positive fraction, as Python writes it."""
+
+
 class SolvedRun(msgspec.Struct, frozen=True):
     """Epsilon and split of a run, exact, as texts, and what they were solved for."""
 
     of: RunProblem
-    epsilon: str
-    split: str
+    epsilon: _Exact
+    split: _Exact
 
     @classmethod
     def by(cls, monitor: MonitorSpec, detect: DetectOptions) -> SolvedRun:
@@ -154,6 +163,9 @@ class Held:
         """Return the keys of a monitor that follow from `detect`; ValueError if no epsilon finds so much."""
         found = self.numbers.get(name)
         if found is None or not (self.own or found.of == of):
+            if of.cutoff > of.queries:
+                asked = f"a period has {of.queries:,} queries, and {of.cutoff:,} of the alerts"
+                raise ValueError(f"{asked}: ask for fewer alerts")
             if (solved := solve(of)) is None:
                 raise ValueError(
                     "no epsilon finds so small a distance: ask for a larger one, or fewer alerts"

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import jsonschema
 import pytest
+from msgspec import to_builtins
 
 from stream_svt.application.config import Config, parse_config
 from stream_svt.errors import ConfigError
@@ -118,6 +119,30 @@ def test_without_a_limit_per_time_alerts_are_for_the_life_of_a_dataset():
     assert "has no per: leave it out" in problems(limit="4")["detect.per"]
     assert "has per 30d: write that" in problems("above: 500, surely_from: 700, alerts: 10")["detect.per"]
     assert "has per 30d: write that" in problems(DETECT.replace("30d", "31d"))["detect.per"]
+
+
+@pytest.mark.parametrize(("distance", "queries"), [(200, 720), (50, 64), (1000, 4096)])
+def test_more_alerts_cost_more_up_to_one_for_each_query(distance: int, queries: int):
+    """Beyond that a tenth of the alerts, which may be false, would let each test report."""
+    cutoffs = [1, 2, 5, 20, queries // 2, queries]
+    found = [solve(RunProblem(distance, 1, cutoff, queries)) for cutoff in cutoffs]
+    epsilons = [solved[0] for solved in found if solved is not None]
+    assert len(epsilons) == len(cutoffs)
+    assert epsilons == sorted(set(epsilons))
+    assert solve(RunProblem(distance, 1, queries + 1, queries)) is None
+
+
+def test_more_alerts_than_queries_are_refused():
+    asked = "above: 500, surely_from: 700, alerts: 20000, per: 30d"
+    told = "a period has 2,880 queries, and 10,000 of the alerts: ask for fewer alerts"
+    assert told in problems(asked)["detect.surely_from"]
+
+
+@pytest.mark.parametrize("number", ["1/0", "-1", "0", "1e9", "1.5", "9" * 30])
+def test_numbers_of_a_version_that_are_no_fractions_are_refused(number: str):
+    held = {"m": {"of": to_builtins(RunProblem(1, 1, 1, 1)), "epsilon": number, "split": "1"}}
+    with pytest.raises(ValueError, match="epsilon"):
+        Held.by({FILE: json.dumps(held)}, own=True)
 
 
 @pytest.mark.parametrize("key", FOLLOW)
