@@ -88,15 +88,11 @@ class Runner:
             row = reached
             if row < stop:
                 self._renew(view, row)
-                if not self.append.close(view, row) or not self._close_watches(view, row):
+                if not self.append.close(view, row):
                     return self._stop_at(view, row)
                 row += row in view.markers
         self._finish_rows(view, stop)
         return self._reach(batch, stop, end)
-
-    def _close_watches(self, view: View, row: int) -> bool:
-        """End watches where a marker closes a set; return False if a commit has to come first."""
-        return row not in view.markers or self.tester.watch.close(int(view.batch.dataset[row]))
 
     def _reach(self, batch: QueryBatch, stop: int, end: int) -> bool:
         """Set the position to row ``stop`` and offset ``end``, unless it is past them; return True."""

@@ -503,9 +503,9 @@ class MonitorSpec(Strict):
         if isinstance(self.mute, fields.Mute):
             found = f"needs a mute that is a duration, found {self.mute}"
             yield "not_renewed", f"{found}: set mute, such as 1h, or remove it"
-        if isinstance(self.append, fields.Retry):
-            why = "retry tests the newest value of a series, and so not each window"
-            yield "not_renewed", f"{why}: set append to sweep or off, or remove this"
+        if self.append is not None:
+            why = "append does not test each window again, but the newest values or a part of a set"
+            yield "not_renewed", f"{why}: leave one of them out"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield advice about settings that are allowed but may be unintended, as (field, advice)."""

@@ -73,7 +73,7 @@ def test_an_alert_as_text_shows_how_long_its_series_is_muted(until: str | int, s
 
 
 def test_a_json_line_holds_every_field_of_the_event_and_its_position():
-    found = alert(number=2, severity="page")
+    found = alert(number=2, severity="page", watched_until=1)
     written, document = json.loads(encoded(1, found)), json.loads(msgspec.json.encode(event(found)))
     assert document["id"] == "shop-1"
     assert document["data"] == written["data"]

@@ -37,7 +37,6 @@ from tests.support.watched import (
 )
 
 TICKS = f"{SOURCE}, ask: tick, every: 20m, lateness: 20m"
-SWEEP = "append: sweep, correction: {annealed: {start: 6, end: 1}}"
 REST = "maintenance: [{from: 2026-09-21T20:30Z, until: 2026-09-21T23:00Z}]"
 LONG, ANY = "epsilon: 20, cutoff: 20", "max_runs: off"
 FORMS = {
@@ -48,7 +47,6 @@ FORMS = {
     "stopped": f"epsilon: 9, cutoff: 9, {ANY}, on_halt: stop, mute: 1h, not_renewed: 2",
     "by schedule": f"{LONG}, {ANY}, resample_every: 9h, mute: 2h, not_renewed: 3",
     "in maintenance": f"{LONG}, {ANY}, {REST}, mute: 2h, not_renewed: 3",
-    "sweep": f"{LONG}, {ANY}, {SWEEP}, mute: 1h, not_renewed: 2",
     "by ticks": f"{LONG}, {ANY}, mute: 2h, not_renewed: 2",
 }
 SMALL = Bounds(runs=2, records=4, rejects=3, cost=300)
@@ -155,10 +153,6 @@ def counts_across_a_pause(patch):
     patch.setattr(runs, "replace", lambda mute, **_: mute)
 
 
-def counts_before_the_last_retry(patch):
-    patch.setattr(watch, "Sweep", int)
-
-
 def counts_windows_that_come_later(patch):
     rule = Plan.watch
 
@@ -176,7 +170,6 @@ MUTANTS = {
     counts_skipped_windows: "limited",
     counts_across_runs: "plain",
     counts_across_a_pause: "by ticks",
-    counts_before_the_last_retry: "sweep",
     counts_windows_that_come_later: "limited",
 }
 

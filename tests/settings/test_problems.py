@@ -86,6 +86,17 @@ def test_a_problem_of_the_whole_names_its_line_field_and_remedy(good, bad, line,
     told(GOOD.replace(good, bad.replace("^", good), 1), line, field, message)
 
 
+def test_without_series_no_silence_is_watched():
+    text = WEB.replace("    series: {field: page, names: [/, /search, /product, /cart, /checkout]}\n", "")
+    message = "mutes are of series, and source 'requests' has none"
+    told(
+        text.replace("measure: visitors", "measure: visitors, not_renewed: 3"),
+        17,
+        "monitors[0].not_renewed",
+        message,
+    )
+
+
 @pytest.mark.parametrize(("good", "bad", "line", "field", "message"), TABLE["sources"])
 def test_a_problem_of_a_source_names_its_line_field_and_remedy(good, bad, line, field, message):
     assert WEB.count(good) == 1

@@ -145,7 +145,6 @@ class Oracle:
 
     def __init__(self, history: History, steps: Sequence[Step], dataset: str) -> None:
         (self._monitor,), (self._source,) = history.spec.monitors, history.spec.sources
-        self._sweeps = self._monitor.append is not None
         self._run, self._is_paused, self._muted = 0, False, dict[str, int]()
         self._events = list[ReleasedEvent]()
         self.open = dict[str, Silence]()
@@ -191,18 +190,12 @@ class Oracle:
                 self._end(series, silence.why or "not asked")
         for row, series in enumerate(record.source.series_names):
             why = "maintenance" if rests else self._begin()
-            if self._is_top(record, 1) and self._events[0].data.position.row == row:  # type: ignore[union-attr]
+            if self._is_top(record) and self._events[0].data.position.row == row:  # type: ignore[union-attr]
                 assert not why
                 assert self._muted.get(series, 0) <= record.tick
                 self._top()
             else:
                 self._test(number, record, series, why)
-        if self._sweeps:
-            self._begin()
-        while self._is_top(record, 2):
-            self._top()
-        for series in [series for series, one in self.open.items() if not (one.queries or one.why)]:
-            self._finish(number, series, {self._run})
 
     def _begin(self) -> str:
         """Take the events of a run that begins or ends before a query; return why the query is not tested, if so."""
@@ -215,8 +208,8 @@ class Oracle:
                 self._run = event.data.run if event.type == EventType.RUN_STARTED else 0
         return "paused" if self._is_paused else "" if self._run else "no run"
 
-    def _is_top(self, record: Counts, least: int) -> bool:
-        """Return whether the next event is a top of a record, of its first test or of a later one."""
+    def _is_top(self, record: Counts) -> bool:
+        """Return whether the next event is a top of a record."""
         if not self._events or not isinstance(alert := self._events[0].data, Alert):
             return False
         texts = alert.query_id.split("/")
@@ -224,7 +217,7 @@ class Oracle:
             record.window,
             record.tick,
         ]
-        return min(alert.attempt, 2) == least
+        return True
 
     def _top(self) -> None:
         event = self._events.pop(0)
@@ -256,7 +249,7 @@ class Oracle:
         silence.runs.add(self._run)
         if why or silence.why or len(silence.runs) > 1:
             self._end(series, silence.why or why or "another run")
-        elif not silence.queries and not self._sweeps:
+        elif not silence.queries:
             self._finish(number, series, silence.runs)
 
     def _finish(self, number: int, series: str, runs: set[int]) -> None:

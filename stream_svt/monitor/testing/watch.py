@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from stream_svt.columns.query_batch import Segment
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.plan import RARELY, silent_margin
-from stream_svt.monitor.state.runs import Runs, Status
+from stream_svt.monitor.state.runs import Runs
 from stream_svt.monitor.state.snapshot import INTERRUPTED, PAUSED, RESTED, WatchedMute
-from stream_svt.settings.fields import Sweep
 
 _NOT_ASKED, _OTHER_RUN = "not-asked", "other-run"
 _REASONS = {INTERRUPTED: PAUSED, RESTED: "maintenance"}
@@ -90,21 +89,10 @@ class Watch:
             self._end(dataset, mute, _REASONS.get(mute.run, _OTHER_RUN))
         elif not segment.live[row - segment.start]:
             self._end(dataset, mute, runs.shown(dataset))
-        elif mute.left > 1 or isinstance(runs.spec.append, Sweep):
+        elif mute.left > 1:
             runs.mutes.of[dataset].put(replace(mute, left=mute.left - 1, run=run))
         else:
             self._end(dataset, mute)
-
-    def close(self, dataset: int) -> bool:
-        """End the watches whose last window's set was swept; return False if a commit has to come first."""
-        runs = self._runs
-        watched = runs.mutes.of[dataset].watched if dataset in runs.mutes.watching else {}
-        for mute in [one for one in watched.values() if not one.left]:
-            if runs.accounts.full:
-                return False
-            is_open = runs.status[dataset] == Status.TESTABLE and runs.run_state(dataset).run == mute.run
-            self._end(dataset, mute, "" if is_open else _REASONS.get(mute.run, _OTHER_RUN))
-        return True
 
     def _end(self, dataset: int, mute: WatchedMute, why: str = "") -> None:
         """Release whether all windows were tested, or why not."""
