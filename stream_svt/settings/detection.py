@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FOLLOW: Final = (
     *("threshold", "epsilon", "cutoff", "split", "correction", "expected_queries", "on_halt"),
-    *("mechanism", "query_noise", "threshold_noise", "append", "resample_every"),
+    *("mechanism", "query_noise", "threshold_noise", "append", "resample_every", "max_runs"),
 )
 """Keys that follow from `detect`, or would change what a run costs or finds."""
 FILE: Final = "\0detect"
@@ -172,7 +172,9 @@ class Held:
                 )
             found = SolvedRun(of, *map(str, solved))
         exact = {"epsilon": Fraction(found.epsilon), "split": Fraction(found.split)}
-        runs = {"cutoff": found.of.cutoff, "expected_queries": found.of.queries, "on_halt": "stop"}
+        runs = {"cutoff": found.of.cutoff, "expected_queries": found.of.queries}
+        # A period has one run; an operator or a change may begin another one at once.
+        runs |= {"on_halt": "stop", "max_runs": "off"}
         return {"threshold": detect.above, **exact, **runs}
 
 

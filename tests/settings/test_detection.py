@@ -189,6 +189,11 @@ def test_what_the_limit_buys_is_named_and_true():
     assert "detect.surely_from" in problems(DETECT.replace("10", "7"), **limit)
 
 
+def test_a_run_that_a_change_ends_bars_no_other_one():
+    [found], [dataset] = config().spec.monitors, config().current.datasets
+    assert found.runs_allowed(dataset.terms, 1) is None
+
+
 def test_monitors_that_exceed_the_limit_of_a_period_are_refused_with_the_sum():
     both = f"{text(limit='1.8, per: 30d')}  - {{name: more, source: requests, measure: errors, detect: {{{DETECT}}}}}\n"
     with pytest.raises(ConfigError, match=r"many 0\.326 \+ more 0\.326 = 0\.652"):
@@ -197,7 +202,7 @@ def test_monitors_that_exceed_the_limit_of_a_period_are_refused_with_the_sum():
 
 def test_the_digest_of_a_monitor_depends_on_its_numbers_alone():
     found = monitor()
-    keys = "threshold: 500, epsilon: 0.326, cutoff: 5, split: 3.4, on_halt: stop"
+    keys = "threshold: 500, epsilon: 0.326, cutoff: 5, split: 3.4, on_halt: stop, max_runs: off"
     [other] = parse_config(text().replace(f"detect: {{{DETECT}}}", keys)).spec.monitors
     assert other.detect is None
     assert other.hash() == found.hash()
