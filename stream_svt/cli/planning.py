@@ -223,9 +223,8 @@ def _print_openslo(documents: Path, path: Path | None) -> None:
     }
     if path is None or given - allowed:
         raise click.UsageError("--openslo needs -c FILE, whose sources count, and no other option.")
-    sources = {one.name: one for one in common.load(path).spec.sources}
-    lines = monitors_in(content(documents), str(documents), sources)
-    say(f"# From {documents}. Add detect to each; its key above is the least excess of errors in a window.")
+    lines = monitors_in(content(documents), str(documents), common.load(path).spec)
+    say(f"# From {documents}. Of detect, above is the least excess of errors in a window.")
     for line in lines:
         say(line)
 

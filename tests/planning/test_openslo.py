@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from stream_svt.errors import ConfigError
-from stream_svt.planning.openslo import monitors_in
+from stream_svt.planning.openslo import CHANGE, monitors_in
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.document import read_all
 from tests.support.openslo import SLO
@@ -17,8 +18,7 @@ from tests.support.sources import ANSWERS, WEB, changed
 
 
 def lines_of(*changes: tuple[str, str], config: str = WEB) -> list[str]:
-    sources = {one.name: one for one in load_spec(config).sources}
-    return monitors_in(changed(*changes, text=SLO).encode(), "slo.yaml", sources)
+    return monitors_in(changed(*changes, text=SLO).encode(), "slo.yaml", load_spec(config))
 
 
 def policy_named(name: str) -> str:
@@ -43,22 +43,72 @@ def test_a_burn_rate_is_a_share_over_two_times_for_some_windows() -> None:
         "    share: {of: errors, above: 1.44%}",
         "    over: [1h, 6h]",
         "    for: 2",
+        "    mute: 6h",
+        f"    detect: {{above: 0, surely_from: 1000, alerts: 1}}  {CHANGE}",
         "    severity: {page: 0}",
     ]
-    page = Path(__file__).parents[2] / "docs" / "planning.md"
-    assert "\n".join(lines_of()[1:]) in page.read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_page_is_read_as_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
+    section = page.partition("## Monitors from OpenSLO\n")[2].partition("\n## ")[0]
+    written, printed = re.findall("```text\n(.*?)```", section, re.DOTALL)
+    lines = monitors_in(written.encode(), "slo.yaml", load_spec(WEB))
+    assert lines == ["monitors:", *printed.splitlines()]
 
 
 def test_what_is_printed_is_a_monitor_of_the_configuration() -> None:
-    lines = [*lines_of()[1:], "    detect: {above: 0, surely_from: 300, alerts: 5}", ""]
-    text = changed(("epsilon: 2}", "epsilon: 3}")) + "\n".join(lines)
+    text = changed(("epsilon: 2}", "epsilon: 3}")) + "\n".join([*lines_of()[1:], ""])
     monitor = next(one for one in load_spec(text).monitors if one.asks)
     assert monitor.share is not None
     assert (monitor.share.of, monitor.share.above) == ("errors", Fraction(144, 10_000))
     assert monitor.over == (3_600_000, 6 * 3_600_000)
     assert monitor.for_ is not None
     assert (monitor.for_.windows, monitor.for_.at_least) == (2, 2)
-    assert (monitor.threshold, monitor.severity) == (0, {"page": 0})
+    assert (monitor.threshold, monitor.severity, monitor.mute) == (0, {"page": 0}, 6 * 3_600_000)
+
+
+def test_what_is_printed_fits_a_limit_that_renews_and_events_of_which_a_unit_has_several() -> None:
+    of = "of: {events: {at_most: 3}}"
+    several = (("{name: visitors}", f"{{name: visitors, {of}}}"), ("errors, where", f"errors, {of}, where"))
+    config = changed(
+        *several,
+        ("lateness: 1h, limit: {epsilon: 2}", "lateness: 1h, every: 7d, limit: {epsilon: 20, per: 30d}"),
+    )
+    lines = lines_of(config=config)
+    assert f"    detect: {{above: 0, surely_from: 3000, alerts: 1, per: 30d}}  {CHANGE}" in lines
+    assert load_spec(config + "\n".join(lines[1:]) + "\n").monitors[-1].name == "checkout-fast-burn"
+
+
+POLICY = """\
+    - metadata: {name: fast-burn}
+      kind: AlertPolicy
+      spec:
+        conditions:
+          - metadata: {name: burns}
+            spec: {severity: page, condition: {threshold: 14.4, lookbackWindow: 6h, alertAfter: 90m}}
+"""
+
+
+@pytest.mark.parametrize("written", ["    - fast-burn\n", POLICY], ids=["name", "itself"])
+def test_a_policy_is_named_or_stands_in_the_slo_itself(written: str) -> None:
+    assert lines_of(("    - alertPolicyRef: fast-burn\n", written)) == lines_of()
+
+
+def test_within_an_object_the_place_of_what_is_refused_is_its_own() -> None:
+    within = ("    - alertPolicyRef: fast-burn\n", POLICY.replace("6h", "90m"))
+    with pytest.raises(
+        ConfigError, match=r"spec\.alertPolicies\[0\]\.spec\.conditions\[0\]\.spec\.condition\.lookback"
+    ):
+        lines_of(within)
+
+
+def test_objects_that_decide_nothing_are_read_over() -> None:
+    more = "".join(
+        f"---\napiVersion: openslo/v1\nkind: {kind}\nspec: {{any: thing}}\n"
+        for kind in ("Service", "DataSource", "AlertNotificationTarget")
+    )
+    assert monitors_in((SLO + more).encode(), "slo.yaml", load_spec(WEB)) == lines_of()
 
 
 @pytest.mark.parametrize(
@@ -97,9 +147,9 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
     ("change", "where", "says"),
     [
         (
-            ("kind: AlertPolicy", "kind: Service"),
+            ("kind: AlertPolicy", "kind: Alert"),
             "line 27: kind",
-            "expected SLO, SLI, AlertPolicy, AlertCondition, found 'Service'",
+            "expected SLO, SLI, AlertPolicy, AlertCondition, Service, DataSource, AlertNotificationTarget, found 'Al",
         ),
         (
             ("openslo/v1\nkind: SLI", "openslo/v2alpha\nkind: SLI"),
@@ -119,7 +169,17 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         (
             ("counter: false", "counter: true"),
             "line 6: spec.ratioMetric.counter",
-            "expected false, found true",
+            "expected false, found true: a source counts each window anew, and no running counter",
+        ),
+        (
+            ("- alertPolicyRef: fast-burn", "- policy: fast-burn"),
+            "line 24: spec.alertPolicies[0]",
+            "expected {alertPolicyRef: NAME}, or the AlertPolicy itself",
+        ),
+        (
+            ("- alertPolicyRef: fast-burn", "- 5"),
+            "line 24: spec.alertPolicies[0]",
+            "expected {alertPolicyRef: NAME}, or the AlertPolicy itself with metadata and spec, found 5",
         ),
         (
             ("type: stream-svt, spec: {m", "type: Prometheus, spec: {m"),
@@ -174,7 +234,7 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         ),
         (
             ("alertPolicyRef: fast-burn", "alertPolicyRef: slow"),
-            "line 24: spec.alertPolicies[0].alertPolicyRef",
+            "line 24: spec.alertPolicies[0]",
             "no document is the AlertPolicy 'slow'",
         ),
         (
@@ -240,7 +300,7 @@ def test_each_objective_and_policy_is_a_monitor() -> None:
         ),
         (
             ("name: fast-burn}", f"name: {'x' * 60}}}"),
-            "line 24: spec.alertPolicies[0].alertPolicyRef",
+            "line 24: spec.alertPolicies[0]",
             "no document is",
         ),
     ],
