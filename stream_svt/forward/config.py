@@ -43,6 +43,7 @@ def type_word(kind: str) -> str:
 
 DEFAULT_TYPES = (
     "alert",
+    "alert.ended",
     "alert.not-renewed",
     "alert.untested",
     "monitor.exhausted",

@@ -19,11 +19,12 @@ import standardwebhooks
 from stream_svt.forward.config import DestinationConfig, type_word
 from stream_svt.monitor.released import CONTENT_TYPE, Alert, AnyEvent, EventType, Lifecycle
 from stream_svt.plain_text import escaped
+from stream_svt.settings.fields import END
 from stream_svt.wording import counted
 
 STANDING = frozenset({EventType.EXHAUSTED, EventType.LIMITED, EventType.PAUSED, EventType.RUN_HALTED})
 """Types whose events Alertmanager gets as standing alerts (see `conditions`)."""
-ENDING = frozenset({EventType.NOT_RENEWED, EventType.UNTESTED})
+ENDING = frozenset({EventType.NOT_RENEWED, EventType.UNTESTED, EventType.ALERT_ENDED})
 """Types whose events end an alert in Alertmanager: it gets them with the alerts."""
 
 
@@ -39,7 +40,7 @@ def wants(config: DestinationConfig, event: AnyEvent) -> bool:
     """Return whether a destination gets an event by itself: its filters match, without a standing alert."""
     with_alerts = config.alertmanager is not None and event.type in ENDING
     return (
-        matches(event.data.monitor, config.monitors)
+        matches(event.data.monitor.removesuffix(END), config.monitors)
         and matches(event.data.dataset, config.datasets)
         and matches(type_word(EventType.ALERT if with_alerts else event.type), config.types)
         and (config.alertmanager is None or event.type not in STANDING)
@@ -61,22 +62,26 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
             headers["webhook-signature"] = signatures(destination.keys, identity, now, body)
         return Request(headers, body)
     data, now_ms, is_end = event.data, int(now.timestamp() * 1000), event.type in ENDING
-    subject = {"application": event.application, "dataset": data.dataset, "monitor": data.monitor}
-    name, severity = "ReleasedEvent", "ticket"
+    monitor = data.monitor.removesuffix(END) if is_end else data.monitor
+    subject = {"application": event.application, "dataset": data.dataset, "monitor": monitor}
+    name, severities = "ReleasedEvent", ["ticket"]
     began_ms, last_ms = event.time_ms, now_ms
     if isinstance(data, Alert):
-        name, severity, subject["series"] = "AboveThreshold", data.severity or "page", data.series or ""
+        name, severities, subject["series"] = "AboveThreshold", [data.severity or "page"], data.series or ""
         last_ms = max(now_ms, data.watched_until or 0)
     elif is_end:
-        name, severity = "AboveThreshold", str(data.detail.get("severity") or "page")
+        # The alerts of an incident may have had any severity: none that did not fire is told about.
+        known = data.detail.get("severities") or [data.detail.get("severity") or "page"]
+        name, severities = "AboveThreshold", [str(one) for one in known]
         subject["series"] = str(data.detail.get("series", ""))
         began_ms = min(event.time_ms, now_ms) - 1  # Alertmanager keeps the alert's own begin
     else:
         subject["type"] = type_word(event.type)
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
     ends_ms = began_ms + 1 if is_end else last_ms + destination.alertmanager.resolve_after
-    posted = alert_of(destination, name, severity, subject, began_ms, ends_ms)
-    return request_with([posted | {"annotations": _annotations(event)}])
+    notes = {"annotations": _annotations(event)}
+    posted = (alert_of(destination, name, one, subject, began_ms, ends_ms) for one in severities)
+    return request_with([one | notes for one in posted])
 
 
 def request_with(alerts: Sequence[Mapping[str, Any]]) -> Request:
@@ -122,7 +127,11 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
 
 
 def silence_of(kind: str, data: Lifecycle) -> str:
-    """Return what the end of an alert's watch says, in words."""
+    """Return what the end of an alert says, in words."""
+    if kind == EventType.ALERT_ENDED:
+        below, bound = data.detail.get("below", 0), data.detail.get("bound")
+        at_most = "no bound is certified" if bound is None else f"the true value is at most {bound:,.12g}"
+        return f"ended: below {below:,.12g}; {at_most}"
     detail, windows = data.detail, counted(data.detail.get("windows", 0), "window")
     if kind == EventType.UNTESTED:
         return f"nobody knows whether it goes on: the {windows} after its mute were not all tested ({data.reason})"
@@ -155,7 +164,7 @@ def _annotations(event: AnyEvent) -> dict[str, str]:
         other = f"{type_word(event.type)} {subject}".strip()
         if event.type in ENDING:
             series, says = data.detail.get("series", ""), silence_of(event.type, data)
-            other = f"{series} of {data.dataset} ({data.monitor}): {says}"
+            other = f"{series} of {data.dataset} ({data.monitor.removesuffix(END)}): {says}"
         notes |= {"summary": other, "reason": data.reason}
         notes |= {f"detail_{name}": value for name, value in data.detail.items()}
     if (account := data.account) is not None:

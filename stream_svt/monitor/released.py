@@ -115,8 +115,8 @@ class Alert(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         muted_until: End of the series' mute: "period" (permanent), "run", or a clock in ms; None without a mute. It
             follows from the position and the monitor's public rule.
         severity: Name of the monitor's severity that ``bound`` reaches; None if the monitor has none.
-        watched_until: Clock (ms) by which `NOT_RENEWED` or `UNTESTED` follows, unless the series is reported again, or
-            its dataset or monitor ends; None if neither follows.
+        watched_until: Clock (ms) by which `NOT_RENEWED` or `UNTESTED` follows, or `ALERT_ENDED` may, unless the series
+            is reported again, or its dataset or monitor ends; None if none of them does.
     """
 
     dataset: str

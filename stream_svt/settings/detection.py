@@ -172,10 +172,9 @@ class Held:
                 )
             found = SolvedRun(of, *map(str, solved))
         exact = {"epsilon": Fraction(found.epsilon), "split": Fraction(found.split)}
-        runs = {"cutoff": found.of.cutoff, "expected_queries": found.of.queries}
+        size = {"cutoff": found.of.cutoff, "expected_queries": found.of.queries}
         # A period has one run; an operator or a change may begin another one at once.
-        runs |= {"on_halt": "stop", "max_runs": "off"}
-        return {"threshold": detect.above, **exact, **runs}
+        return {"threshold": detect.above, **exact, **size, "on_halt": "stop", "max_runs": "off"}
 
 
 def held_file(monitors: Iterable[MonitorSpec]) -> dict[str, str]:

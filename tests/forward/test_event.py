@@ -29,8 +29,14 @@ def pager(directory, outer: str = "", settings: str = ""):
     return destination(directory, PAGER % (outer, settings))
 
 
+POSITION = {"topic": "counts", "partition": 0, "offset": -1, "row": 0}
+REPORTED = {"branch": "top", "attempt": 1, "gap": 1.0, "number": 1, "spec_hash": "", "position": POSITION}
+"""What an end of an incident has in common with an alert."""
+
+
 def of(kind: EventType) -> AnyEvent:
-    return event(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
+    detail = REPORTED if kind is EventType.ALERT_ENDED else {}
+    return event(alert() if kind is EventType.ALERT else lifecycle("x", detail=detail), kind=kind)
 
 
 # Filters
@@ -234,6 +240,27 @@ def test_the_end_of_a_watch_ends_the_alert_and_says_why(tmp_path, kind, reason, 
         assert found["startsAt"] < found["endsAt"]
         assert says in found["annotations"]["summary"]
     assert not wants(pager(tmp_path, "types: [run.halted], "), ended)
+    assert not wants(hook(tmp_path, "types: [alert], "), ended)
+
+
+def test_the_end_of_an_incident_ends_its_alerts_of_any_severity_and_says_the_bound(tmp_path):
+    detail = {"series": "milk", "below": 400.0, "bound": 377.5, "severities": ["call", "ticket"]}
+    detail |= REPORTED
+    ended = event(lifecycle("below", monitor="hot.end", detail=detail), EventType.ALERT_ENDED)
+    found = alerts(tmp_path, ended, outer="monitors: [hot], ")
+    for one, severity in zip(found, ("call", "ticket"), strict=True):
+        (begun,) = alerts(tmp_path, event(alert(severity=severity)))
+        assert one["labels"] == begun["labels"]
+        assert one["endsAt"] == "2026-01-05T10:00:00.000+00:00"
+        assert (
+            one["annotations"]["summary"]
+            == "milk of shop (hot): ended: below 400; the true value is at most 377.5"
+        )
+    bare = event(
+        lifecycle("below", monitor="hot.end", detail=detail | {"severities": []}), EventType.ALERT_ENDED
+    )
+    (one,) = alerts(tmp_path, bare)
+    assert one["labels"]["severity"] == "page"
     assert not wants(hook(tmp_path, "types: [alert], "), ended)
 
 

@@ -48,13 +48,15 @@ class AlertTerms:
         return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
 
 
-def end_of(alert: Alert) -> Lifecycle:
+def end_of(alert: Alert, ended: Plan) -> Lifecycle:
     """Return the content of the event that ends an incident, from a top of negative values.
 
-    What was a lower bound, with the sign turned, is an upper one.
+    What was a lower bound, with the sign turned, is an upper one. ``ended`` is the plan of the monitor whose alert it
+    ends.
     """
     detail: dict[str, Any] = {
         "series": alert.series,
+        "severities": [name for _, name in ended.severities],
         "below": -alert.threshold,
         "bound": None if alert.bound is None else -alert.bound,
         "estimate": None if alert.estimate is None else -alert.estimate,
