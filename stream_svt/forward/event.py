@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -151,11 +152,13 @@ def _annotations(event: AnyEvent) -> dict[str, str]:
     if isinstance(data, Alert):
         bound = "no bound is certified"
         if data.bound is not None:
-            bound = f"the true value is at least {data.bound:.12g} ({100 * (1 - data.beta):.6g}% certain)"
-        subject = data.query_id if data.series is None else data.series
+            bound = f"that value is at least {data.bound:.12g} ({100 * (1 - data.beta):.6g}% certain)"
+        subject = f"{data.query_id if data.series is None else data.series} of {data.dataset}"
+        above = f"the value that it tests is above {data.threshold:.12g}"
         notes |= {
-            "summary": f"{subject} of {data.dataset} is above {data.threshold:.12g} ({data.monitor})",
-            "description": f"The noisy answer passed the noisy threshold by a gap of {data.gap:.12g}; {bound}.",
+            "summary": f"monitor {data.monitor} reports {subject}: {above}",
+            "description": f"With noise, the value passed the noisy threshold by a gap of {data.gap:.12g}; {bound}. "
+            f"What value that is: stream-svt explain -c FILE {quote(event.id)}",
         }
         names = ("gap", "threshold", "bound", "estimate", "query_id", "number", "attempt", "branch")
         notes |= {name: getattr(data, name) for name in names}

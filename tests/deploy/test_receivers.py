@@ -113,7 +113,9 @@ def test_slack_gets_both_kinds_and_mentions_for_pages_only(sent):
     assert {path for path, _, _ in (first, second, last)} == {"/services/T0/B0/x"}
     [page], [ticket], [ended] = (body["attachments"] for _, _, body in (first, second, last))
     assert page["title"].startswith("FIRING AboveThreshold: retail-watch shop")
-    assert page["text"].startswith("<!channel> milk of shop is above 500 (hot)")
+    assert page["text"].startswith(
+        "<!channel> monitor hot reports milk of shop: the value that it tests is above 500"
+    )
     assert "noisy" in page["text"]
     assert (page["color"], ticket["color"], ended["color"]) == ("danger", "warning", "good")
     assert ticket["text"].startswith("Commits of retail-watch fail")
@@ -124,7 +126,8 @@ def test_slack_shows_a_series_as_it_is_written(sent):
     """Slack calls people by ``<!channel>``, and hides the address of a link: the series of a stranger may say so."""
     series = "</!channel>&amp;<https://stranger.example|Sign in>"
     page = min(sent("slack", series), key=lambda one: one[2]["attachments"][0]["title"])[2]["attachments"][0]
-    written = "&lt;/!channel&gt;&amp;amp;&lt;https://stranger.example|Sign in&gt; of shop is above 500 (hot)"
+    series = "&lt;/!channel&gt;&amp;amp;&lt;https://stranger.example|Sign in&gt;"
+    written = f"monitor hot reports {series} of shop: the value that it tests is above 500"
     assert page["text"].startswith(f"<!channel> {written}")
     assert written in page["fallback"]
 
@@ -136,7 +139,7 @@ def test_pagerduty_gets_events_that_it_can_group_and_resolve(sent):
         events, key=lambda event: (event["event_action"] == "resolve", event["payload"]["severity"])
     )
     assert [one["event_action"] for one in (page, ticket, ended)] == ["trigger", "trigger", "resolve"]
-    summary = "AboveThreshold: milk of shop is above 500 (hot)"
+    summary = "AboveThreshold: monitor hot reports milk of shop: the value that it tests is above 500"
     meant = {"summary": summary, "severity": "critical", "component": "shop", "group": "retail-watch"}
     assert meant.items() <= page["payload"].items()
     assert page["payload"]["source"]
@@ -148,7 +151,10 @@ def test_opsgenie_gets_alerts_that_it_can_close(sent):
     posted = sent("opsgenie")
     assert {headers["Authorization"] for _, headers, _ in posted} == {"GenieKey the-key"}
     made = {body["priority"]: body for path, _, body in posted if path == "/v2/alerts"}
-    assert made["P1"]["message"] == "AboveThreshold: milk of shop is above 500 (hot)"
+    assert (
+        made["P1"]["message"]
+        == "AboveThreshold: monitor hot reports milk of shop: the value that it tests is above 500"
+    )
     assert (made["P1"]["entity"], set(made["P1"]["tags"])) == ("shop", {"stream-svt", "retail-watch"})
     assert made["P3"]["message"] == "CommitFailures: Commits of retail-watch fail"
     [closed] = [path for path, _, _ in posted if path != "/v2/alerts"]

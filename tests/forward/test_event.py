@@ -156,8 +156,9 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
         "series": "milk",
     }
     assert found["annotations"] == {
-        "summary": "milk of shop is above 500 (hot)",
-        "description": "The noisy answer passed the noisy threshold by a gap of 12; no bound is certified.",
+        "summary": "monitor hot reports milk of shop: the value that it tests is above 500",
+        "description": "With noise, the value passed the noisy threshold by a gap of 12; no bound is certified. "
+        "What value that is: stream-svt explain -c FILE shop-1",
         "gap": "12",
         "estimate": "562",
         "threshold": "500",
@@ -186,14 +187,16 @@ def test_annotations_are_for_people_and_labels_are_the_names(tmp_path):
     (found,) = alerts(tmp_path, event(alert(series=series, query_id=series)))
     assert found["labels"]["series"] == series
     assert all(text.isprintable() for text in found["annotations"].values())
-    assert found["annotations"]["summary"].startswith(r"milk\x1b[2J\r\nFORGED\u202e of shop")
+    assert found["annotations"]["summary"].startswith(
+        r"monitor hot reports milk\x1b[2J\r\nFORGED\u202e of shop: "
+    )
 
 
 def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_id(tmp_path):
     (found,) = alerts(tmp_path, event(alert(bound=123456789.0, beta=0.001, series=None)))
     assert found["annotations"]["bound"] == "123456789"
-    assert found["annotations"]["description"].endswith("is at least 123456789 (99.9% certain).")
-    assert found["annotations"]["summary"].startswith("q1 of shop")
+    assert "that value is at least 123456789 (99.9% certain). What" in found["annotations"]["description"]
+    assert found["annotations"]["summary"].startswith("monitor hot reports q1 of shop: ")
     assert "series" not in found["labels"]
 
 
