@@ -8,7 +8,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -61,6 +61,18 @@ class Config:
         """Return the configuration with the numbers that an applied version holds."""
         has_numbers = any(one.detect is not None for one in self.spec.monitors)
         return self.reread(held=held) if has_numbers and self.reread else self
+
+    def placed(self, problem: Problem) -> Problem:
+        """Return a problem with the line of its key, whose path has the name of a monitor in place of its number."""
+        section, *rest = problem.field.split(".")
+        numbers = {one.name: number for number, one in enumerate(self.spec.monitors)}
+        if section == "maintenance":
+            path: KeyPath = (section,)
+        elif section == "monitors" and rest and rest[0] in numbers:
+            path = (section, numbers[rest[0]], *rest[1:])
+        else:
+            return problem
+        return replace(problem, line=read(self.text, self.source).problem(path, "").line)
 
     @property
     def current(self) -> ApplicationSpec:

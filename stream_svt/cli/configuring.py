@@ -296,9 +296,10 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
         except config_versions.Overtaken:  # workers of one file start side by side
             time.sleep(random.uniform(0, 0.2))  # noqa: S311  jitter, so that they do not fence each other again
             continue
+        lines = [line for line in proposal.difference.lines if line.startswith(("+ ", "~ ", "- "))]
         for line in proposal.difference.lines:
-            log.info("event=configuration_change change=%r", line.strip())
-        log.info("event=configuration_applied version=%d", version.number)
+            log.debug("event=configuration_change change=%r", line.strip())
+        log.info("event=configuration_applied version=%d changes=%d", version.number, len(lines))
         return
 
 

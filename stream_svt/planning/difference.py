@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from math import ceil
 from operator import attrgetter
@@ -24,7 +25,7 @@ from stream_svt.errors import Problem
 from stream_svt.planning.maintenance import late_maintenance
 from stream_svt.planning.promises import promises
 from stream_svt.planning.sources import source_changes
-from stream_svt.privacy.loss import as_text
+from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Generator, Terms
 from stream_svt.settings.detection import SolvedRun
@@ -144,7 +145,7 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
             changed = [] if monitor == known[name] else [*_fields(known[name], monitor)]
             changed += _derived(known[name], monitor, *limits)
             if changed:
-                result.add(f"~ monitor {name}", *changed)
+                result.add(f"~ monitor {name}", *(_of_kinds(one, known[name], old) for one in changed))
             continue
         kinds = {dataset.terms.kind for dataset in new.datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
@@ -152,15 +153,28 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
     for name in known:
         if name not in wanted:
-            result.add(f"- monitor {name}", Change.ENDS_RUNS)
+            result.add(f"- monitor {name}", _of_kinds(Change.ENDS_RUNS, known[name], old))
+
+
+def _of_kinds(effect: str, monitor: MonitorSpec, spec: ApplicationSpec) -> str:
+    """Return an effect without what is about rho, if the monitor's datasets count epsilon."""
+    if effect != Change.ENDS_RUNS:
+        return effect
+    kinds = {one.terms.kind for one in spec.datasets if monitor.covers(one.name)}
+    return effect.removesuffix(", rho stays spent") if kinds == {Kind.PURE} else effect
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
-    before, after = (
-        one.model_dump(mode="json", by_alias=True) | {"epsilon": quote(one.epsilon)} for one in (old, new)
-    )
+    before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
     for name in changed_fields(old, new):
-        yield f"{name}: {_value(before[name])} -> {_value(after[name])}"
+        was, now = before[name], after[name]
+        if isinstance(was, list) and isinstance(now, list) and name != "bounds":
+            parts = (("adds", now, was), ("removes", was, now))
+            found = {verb: [one for one in of if one not in other] for verb, of, other in parts}
+            said = [f"{verb} {', '.join(map(_value, of))}" for verb, of in found.items() if of]
+            yield f"{name}: {'; '.join(said) or 'another order'}"
+        else:
+            yield f"{name}: {_value(was)} -> {_value(now)}"
     if old.detect and new.detect and (old.epsilon, old.split) != (new.epsilon, new.split):
         was, now = (asdict(SolvedRun.by(*one).of) for one in ((old, old.detect), (new, new.detect)))
         other = [key for key in was if was[key] != now[key]]
@@ -202,10 +216,14 @@ def _derived(old: MonitorSpec, new: MonitorSpec, before: _Limits, after: _Limits
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  any field
+    """Return a value as text like YAML, whole; a ratio as a decimal if it has a short one."""
     if isinstance(value, dict):
-        value = f"{{{', '.join(f'{key}: {one}' for key, one in value.items() if one is not None)}}}"
-    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        return f"{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items() if one is not None)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+/[0-9]+", value):
+        return quote(Fraction(value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _topics(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:

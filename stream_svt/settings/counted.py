@@ -75,6 +75,10 @@ def derived(
             problems += (((*path, key), _follows(raw["source"])) for key in follow if key in raw)
             monitors[-1] = {key: value for key, value in raw.items() if key not in follow} | followed
             problems += (((*path, *key.split(".")), message) for key, message in found)
+            counts = any(raw["source"] == getattr(one, "name", None) and not one.answers for one in sources)
+            if counts and not {"detect", "epsilon", "cutoff", "threshold", "thresholds"} & raw.keys():
+                problems.append(((*path, "detect"), _NO_RUN))
+                monitors[-1] = monitors[-1] | _UNSOLVED
             if isinstance(end := raw.get("end"), dict):
                 monitors[-1]["mute"] = end.get("longest", "7d")
                 if "mute" in raw:
@@ -92,6 +96,10 @@ def derived(
     return monitors, problems
 
 
+_NO_RUN = (
+    "is required: what shall be found, such as {above: 500, surely_from: 700, alerts: 5}; or write epsilon, "
+    "cutoff and threshold"
+)
 _FROM_DETECT = "cannot be combined with detect, from which all about a run follows: remove one of them"
 
 

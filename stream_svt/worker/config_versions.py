@@ -263,7 +263,7 @@ async def propose(config: Config, cluster: Cluster, above: int = 0) -> Proposal:
     if why := not_adopted((comes.number, comes.digest), adopted):
         change.refused.append(Problem(0, "", why))
     if change.refused:
-        raise ConfigError(change.refused, config.source)
+        raise ConfigError([config.placed(one) for one in change.refused], config.source)
     return Proposal(config, bundle, versions.current, is_new, change, versions.refused)
 
 

@@ -62,7 +62,7 @@ def test_the_same_configuration_changes_nothing() -> None:
     assert lines_of(spec()) == ["No change."]
 
 
-RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
+RUNS_END = "its open runs end: epsilon that they did not spend is released"
 
 
 DROPPED = "waiting queries are dropped: their values are on the old grid"
@@ -86,12 +86,35 @@ DROPPED = "waiting queries are dropped: their values are on the old grid"
                 "waiting queries are dropped: they were read with the old layout",
             ],
         ),
-        ("1000]", "2000]", ["bounds: ['0', '1000'] -> ['0', '2000']", RUNS_END, DROPPED]),
+        ("1000]", "2000]", ["bounds: [0, 1000] -> [0, 2000]", RUNS_END, DROPPED]),
     ],
 )
 def test_a_changed_field_says_whether_it_ends_runs(old: str, new: str, effects: list[str]) -> None:
     lines = [f"    {effect}" for effect in effects]
     assert lines_of(spec(HOT.replace(old, new))) == ["~ monitor hot", *lines]
+
+
+def test_maintenance_that_is_added_and_removed_is_written_as_in_a_file() -> None:
+    first, *others = ("{every: Sun 02:00-03:00}", "{every: Mon 02:00-03:00}", "{every: Tue 02:00-03:00}")
+    was, now = (
+        HOT.replace("threshold: 500", f"threshold: 500, maintenance: [{first}, {one}]") for one in others
+    )
+    assert lines_of(spec(now), spec(was)) == [
+        "~ monitor hot",
+        f"    maintenance: adds {others[1]}; removes {others[0]}",
+    ]
+
+
+def test_ratios_are_decimals_and_rho_stays_spent_where_datasets_count_it() -> None:
+    was, now = (HOT.replace("threshold: 500", f"threshold: 500, split: {one}") for one in ("71/25", "3.27"))
+    rho = "{name: a, limit: {rho: 0.5}, unit: one user}"
+    assert lines_of(spec(now), spec(was))[:3] == [
+        "~ monitor hot",
+        "    split: 2.84 -> 3.27",
+        f"    {RUNS_END}",
+    ]
+    lines = lines_of(spec(now, datasets=rho), spec(was, datasets=rho))
+    assert lines[2] == f"    {RUNS_END}, rho stays spent"
 
 
 def test_a_rise_of_the_sensitivity_says_when_producers_may_switch() -> None:

@@ -6,6 +6,8 @@ from datetime import datetime
 
 import pytest
 
+from stream_svt.application.config import parse_config
+from stream_svt.errors import Problem
 from stream_svt.planning.difference import difference
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.sources import changed
@@ -35,8 +37,24 @@ def spec(*, counts: str = "", plain: str = "", everywhere: str = "") -> Applicat
 def refused(old: ApplicationSpec | None, new: ApplicationSpec, now: str) -> list[str]:
     """Return which monitors' maintenance is refused at a moment."""
     now_ms = int(datetime.fromisoformat(now).timestamp() * 1000)
-    problems = difference(old, new, 4, now_ms=now_ms).refused
-    return sorted(one.field.split(".")[1] for one in problems if one.field.endswith(".maintenance"))
+    problems = [one.field for one in difference(old, new, 4, now_ms=now_ms).refused]
+    if "maintenance" in problems:  # once for all
+        assert problems == ["maintenance"]
+        return sorted(one.name for one in new.monitors)
+    return sorted(one.split(".")[1] for one in problems if one.endswith(".maintenance"))
+
+
+def test_what_is_late_for_every_monitor_is_said_once_with_its_line_and_what_to_do():
+    [problem] = difference(spec(), spec(everywhere=SPAN), 4, now_ms=2**42).refused
+    remedy = "to rest now, 'stream-svt control pause -c FILE DATASET --for 1h'"
+    assert problem.field == "maintenance"
+    assert problem.message == f"{SPAN} has begun: declare maintenance before it begins; {remedy}"
+    config = parse_config(f"{BASE}maintenance: [{SPAN}]\n")
+    assert config.placed(problem).line == BASE.count("\n") + 1
+    own = Problem(0, "monitors.plain.maintenance", "late")
+    at = next(number for number, line in enumerate(BASE.splitlines(), 1) if "name: plain" in line)
+    assert config.placed(own) == Problem(at, own.field, own.message)
+    assert config.placed(Problem(0, "datasets.x", "else")).line == 0
 
 
 @pytest.mark.parametrize(

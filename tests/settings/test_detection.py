@@ -280,7 +280,7 @@ def test_numbers_are_solved_again_where_that_changes_and_the_difference_says_why
     found = difference(spec_of(replace_files(config().bundle, held)), again.spec, 4)
     [why] = [line for line in found.lines if "solved again" in line]
     assert key in why
-    assert f"    {Change.ENDS_RUNS}" in found.lines
+    assert f"    {Change.ENDS_RUNS.partition(', rho')[0]}" in found.lines
     assert any(line.startswith("    epsilon: 0.326 -> ") for line in found.lines)
 
 
@@ -299,3 +299,18 @@ def test_only_a_monitor_with_detect_adds_a_file():
         epsilon="163/500",
         split="17/5",
     )
+
+
+def test_a_monitor_that_says_nothing_about_a_run_is_told_of_detect_alone():
+    without = text().replace(f", detect: {{{DETECT}}}", "")
+    with pytest.raises(ConfigError) as error:
+        parse_config(without)
+    [problem] = error.value.problems
+    assert problem.field == "monitors[0].detect"
+    assert problem.message.startswith("is required: what shall be found, such as {above: 500,")
+    assert problem.message.endswith("; or write epsilon, cutoff and threshold")
+    with pytest.raises(ConfigError) as error:
+        parse_config(without.replace("measure: visitors}", "measure: visitors, epsilon: 1}"))
+    assert {one.field for one in error.value.problems} == {"monitors[0].cutoff", "monitors[0].threshold"}
+    example = problem.message.partition("such as {")[2].partition("}")[0]
+    assert monitor(f"{example}, per: 30d", limit="9, per: 30d").detect is not None
