@@ -45,9 +45,15 @@ from stream_svt.wording import aligned, counted
 
 STALLED: Final = 60.0
 """Seconds without a record, or without a schema, after which a backtest ends."""
-_HEAD: Final = ("monitor", "incident from", "incidents", "found", "delay", "alerts", "false", "budgets spent")
+_HEAD: Final = (
+    *("monitor", "incident from", "incidents", "found", "missed", "muted", "budget spent"),
+    *("delay", "alerts", "false", "alerts used up"),
+)
 _LEGEND: Final = """Means of the draws of noise, and ranges. An incident is a run of windows of a series at or above
-a value; others than those found were missed. Delays are in windows; false alerts are on values below the threshold."""
+a value. It is found by an alert before its end since the value reached the threshold; the delay in windows is
+negative if the alert came before the incident. Muted ones began in the mute of an earlier alert, and those of a spent
+budget when the monitor had no run left, until `max_runs` or a period gives one. False alerts are on values below the
+threshold. Alerts used up: periods in which the monitor stopped, or its budget was spent."""
 
 Take: TypeAlias = Callable[[list[CountsRecord]], None]
 
@@ -223,17 +229,18 @@ def table(replay: Replay, names: Sequence[str]) -> list[str]:
 
 
 def _row(replay: Replay, track: Track) -> tuple[str, ...]:
-    score, lives = track.score(replay.windows), [ms / DAY_MS for draw in track.spent for ms in draw]
+    score, lives = track.score(replay.windows), [ms / DAY_MS for draw in track.draws for ms in draw.spent]
     share, ledgers = fmean(score.found) / (score.incidents or 1), map(track.monitor.covers, replay.datasets)
     return (
         track.monitor.name,
         f"{float(track.levels[0]):,.12g}",
         str(score.incidents),
         f"{_ranged(score.found)}, {share:.0%}" if score.incidents else "-",
+        *map(_ranged, (score.missed, score.muted, score.unbudgeted)),
         f"{fmean(score.delays):.2g}" if score.delays else "-",
         _ranged(score.alerts),
         _ranged(score.false),
-        f"{_ranged([*map(len, track.spent)])} of {sum(ledgers)}"
+        f"{_ranged([len(draw.spent) for draw in track.draws])} of {sum(ledgers)}"
         + (f", after {fmean(lives):.2g} days" if lives else ""),
     )
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import groupby
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from stream_svt.columns.query_batch import Integers, QueryBatch
+from stream_svt.columns.query_batch import Integers, Mask, QueryBatch
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
+from stream_svt.monitor.released import Alert, EventType, Lifecycle, ReleasedEvent
 from stream_svt.planning.model import Workload
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.queries.codec import QueryDecoder
@@ -26,6 +27,7 @@ from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING
 from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.fields import Mute
 from stream_svt.settings.monitors import MonitorSpec, rows_asked
 from stream_svt.settings.questions import BOUND, Question, rows_of
 from stream_svt.settings.sources import SourceSpec, WindowList
@@ -37,6 +39,9 @@ from stream_svt.sources.ticks import TickClock
 
 _NUMBER: Final = 32
 """Bits of a window's number; the bits above it are a cell's."""
+_WINDOW: Final = (1 << _NUMBER) - 1
+_LAST: Final = np.iinfo(np.int64).max
+_Places = TypeVar("_Places", int, Integers)
 
 
 class Recounter(Counter):
@@ -62,33 +67,59 @@ class Recounter(Counter):
 
 
 class Score(NamedTuple):
-    """Incidents; and by draw alerts, incidents found, and alerts on values below the threshold.
+    """Incidents; and by draw alerts, incidents found, muted and without a run, and alerts below the threshold.
 
-    ``delays`` are the windows from the begin of each found incident to the first alert about it, of all draws.
+    ``delays`` are the windows from the begin of each found incident to the first alert about it, of all draws:
+    negative if the alert came first. ``muted`` and ``unbudgeted`` incidents were not found, and began in a mute, or
+    when the monitor had no run left; all others that were not found were missed.
     """
 
     incidents: int
     alerts: list[int]
     found: list[int]
+    muted: list[int]
+    unbudgeted: list[int]
     false: list[int]
     delays: list[int]
+
+    @property
+    def missed(self) -> list[int]:
+        """Incidents that were tested and not found, by draw."""
+        explained = zip(self.found, self.muted, self.unbudgeted, strict=True)
+        return [self.incidents - sum(one) for one in explained]
+
+
+@dataclass
+class Draw:
+    """What one draw of noise reported. A cell is a series of a dataset.
+
+    Attributes:
+        alerts: Cell and window of each alert.
+        spent: How long (ms) each ledger had lasted when the monitor found it spent, or stopped.
+        mutes: Cell and window from which a mute holds, and until which.
+        idle: From when, and until when, the monitor had no run of a dataset: as `by_dataset` orders.
+    """
+
+    alerts: list[int] = field(default_factory=list)
+    spent: list[int] = field(default_factory=list)
+    mutes: list[tuple[int, int]] = field(default_factory=list)
+    idle: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
 class Track:
-    """What a monitor was asked, and what each draw reported. A cell is a series of a dataset.
+    """What a monitor was asked, and what each draw reported.
 
     Attributes:
-        levels: Value from which a window belongs to an incident, and threshold.
-        alerts: Cell and window of each alert, by draw.
-        spent: How long (ms) each ledger had lasted when the monitor found it spent, or stopped, by draw.
+        levels: Value from which a window belongs to an incident, and threshold, which is at most that.
+        series: Number of series of a dataset.
     """
 
     monitor: MonitorSpec
     question: Question | None
     levels: tuple[Fraction, Fraction]
-    alerts: list[list[int]]
-    spent: list[list[int]]
+    draws: list[Draw]
+    series: int
     _reached: tuple[list[Integers], list[Integers]] = field(default_factory=lambda: ([], []))
 
     @property
@@ -103,23 +134,46 @@ class Track:
             reached.append(np.flatnonzero(values.known & (values.steps >= least)) << _NUMBER | number)
 
     def score(self, windows: int) -> Score:
-        """Return the scores of the first ``windows``: an incident is a maximal run of windows of a cell."""
+        """Return the scores of the first ``windows``: an incident is a maximal run of windows of a cell.
+
+        An alert is about an incident if it is no later, and in the run of windows at the threshold that has both.
+        """
         high, low = (np.sort(np.concatenate([*reached, _NO_CELLS])) for reached in self._reached)
-        begins = high[np.diff(high, prepend=-2) != 1]
-        score = Score(len(begins), [], [], [], [])
-        for draw in self.alerts:
-            alerts = np.array(draw, np.int64)
-            alerts = alerts[alerts & ((1 << _NUMBER) - 1) < windows]
-            inside = alerts[np.isin(alerts, high)]
-            found, first = np.unique(begins.searchsorted(inside, side="right") - 1, return_index=True)
+        begins, ends = high[np.diff(high, prepend=-2) != 1], high[np.diff(high, append=-2) != 1]
+        rises = low[np.diff(low, prepend=-2) != 1]
+        rises = rises[rises.searchsorted(begins, side="right") - 1]
+        score = Score(len(begins), [], [], [], [], [], [])
+        for draw in self.draws:
+            alerts = np.sort(np.array(draw.alerts, np.int64))
+            alerts = alerts[alerts & _WINDOW < windows]
+            first = np.append(alerts, _LAST)[alerts.searchsorted(rises)]
+            found = first <= ends
+            muted = ~found & _within(begins, draw.mutes)
+            idle = ~found & ~muted & _within(by_dataset(begins, self.series), draw.idle)
             score.alerts.append(len(alerts))
-            score.found.append(len(found))
+            score.found.append(int(found.sum()))
+            score.muted.append(int(muted.sum()))
+            score.unbudgeted.append(int(idle.sum()))
             score.false.append(int((~np.isin(alerts, low)).sum()))
-            score.delays.extend((inside[first] - begins[found]).tolist())
+            score.delays.extend((first - begins)[found].tolist())
         return score
 
 
+def by_dataset(place: _Places, series: int) -> _Places:
+    """Return cells and windows in the order in which each dataset's are tested."""
+    cell, number = place >> _NUMBER, place & _WINDOW
+    return (cell // series << _NUMBER | number) * series + cell % series
+
+
+def _within(places: Integers, spans: Sequence[tuple[int, int]]) -> Mask:
+    """Return which places lie in a span."""
+    begins, ends = np.array(sorted(spans), np.int64).reshape(-1, 2).T
+    furthest = np.append(np.maximum.accumulate(ends)[::-1], -1)[::-1]
+    return furthest[begins.searchsorted(places, side="right")] > places
+
+
 _NO_CELLS: Final = np.zeros(0, np.int64)
+_RUN_ENDS: Final = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 
 
 class Replay:
@@ -155,11 +209,17 @@ class Replay:
                 one,
                 one.question(source) if one.asks else None,
                 (surely_from[one.name], one.threshold),
-                [[] for _ in range(draws)],
-                [[] for _ in range(draws)],
+                [Draw() for _ in range(draws)],
+                len(self._series),
             )
             for one in monitors
         }
+        self._places = dict[str, tuple[int, int, int]]()
+        begins = range(first_ms, last_ms + 1, source.window)
+        for _, period in groupby(enumerate(begins), lambda one: source.dataset_at(one[1], "")):
+            numbers = [*period]
+            for place, name in enumerate(self._names(numbers[0][1])):
+                self._places[name] = (place, numbers[0][0], numbers[-1][0] + 1)
         self._back_ms = source.window * max(
             (one.question.look_back for one in self.tracks.values() if one.question), default=0
         )
@@ -264,17 +324,67 @@ class Replay:
                 self._note(draw, event, tick)
 
     def _note(self, draw: int, event: ReleasedEvent, tick: int) -> None:
-        """Take note of a spent ledger, or of an alert about a declared series and a window from the first on."""
-        data, first_ms = event.data, self.first_ms
+        """Take note of what an event says of a dataset's windows from the first on."""
+        data = event.data
+        if data.monitor not in self.tracks or data.dataset not in self._places:
+            return
+        track, place = self.tracks[data.monitor], self._places[data.dataset]
         if isinstance(data, Alert):
-            series, begin = self._series.get(data.series or ""), window_of(data.position.window)
-            if series is not None and begin is not None and begin >= first_ms:
-                cell = self._names(begin).index(data.dataset) * len(self._series) + series
-                number = (begin - first_ms) // self.source.window
-                self.tracks[data.monitor].alerts[draw].append(cell << _NUMBER | number)
-        elif event.type is EventType.EXHAUSTED or data.detail.get("stopped"):
-            since = max(self.datasets[data.dataset].terms.from_ms or 0, first_ms)
-            self.tracks[data.monitor].spent[draw].append(tick - since)
+            self._note_alert(track.draws[draw], data, place)
+        elif event.type is EventType.ALERT_ENDED:
+            muted = self._series.get(data.detail["series"])
+            self._end_mutes(self.tracks[track.monitor.ends], draw, place, tick, muted)
+        else:
+            self._note_state(track, draw, event.type, data, tick)
+
+    def _note_alert(self, draw: Draw, alert: Alert, place: tuple[int, int, int]) -> None:
+        """Take note of an alert about a declared series, and of its mute."""
+        series, begin = self._series.get(alert.series or ""), window_of(alert.position.window)
+        if series is None or begin is None or begin < self.first_ms:
+            return
+        dataset, _, end = place
+        at = dataset * len(self._series) + series << _NUMBER
+        number = (begin - self.first_ms) // self.source.window
+        draw.alerts.append(at | number)
+        if (until := alert.muted_until) is not None:
+            last = (
+                min(self._number(until, self._clock.closes_after_ms), end) if isinstance(until, int) else end
+            )
+            draw.mutes.append((at | number + 1, at | last))
+
+    def _end_mutes(
+        self, track: Track, draw: int, place: tuple[int, int, int], tick: int, series: int | None = None
+    ) -> None:
+        """End the mutes of a dataset, or of one of its series, behind the windows of a tick."""
+        mutes, number = track.draws[draw].mutes, self._number(tick + 1, self._clock.closes_after_ms)
+        for index, (begin, end) in enumerate(mutes):
+            dataset, of_series = divmod(begin >> _NUMBER, track.series)
+            if dataset == place[0] and series in (None, of_series):
+                mutes[index] = (begin, min(end, begin & ~_WINDOW | number))
+
+    def _note_state(self, track: Track, draw: int, kind: EventType, data: Lifecycle, tick: int) -> None:
+        """Take note of the end of a run, with its mutes, and of a time without one."""
+        noted, place = track.draws[draw], self._places[data.dataset]
+        dataset, begin, end = place
+        if kind in _RUN_ENDS and track.monitor.mute is Mute.RUN:
+            self._end_mutes(track, draw, place, tick)
+        is_over = kind is EventType.EXHAUSTED or data.detail.get("stopped") is True
+        if is_over:
+            since = max(self.datasets[data.dataset].terms.from_ms or 0, self.first_ms)
+            noted.spent.append(tick - since)
+        elif kind is EventType.LIMITED:
+            end = min(end, self._number(data.detail["until"], self._clock.asked_after_ms))
+        else:
+            return
+        cell, first = dataset * track.series, max(begin, self._number(tick, self._clock.asked_after_ms))
+        span = [by_dataset(cell << _NUMBER | one, track.series) for one in (first, end)]
+        if noted.alerts and noted.alerts[-1] >> _NUMBER in range(cell, cell + track.series):
+            span[0] = max(span[0], by_dataset(noted.alerts[-1], track.series) + 1)  # those before were tested
+        noted.idle.append((span[0], span[1]))
+
+    def _number(self, ms: int, after_ms: int) -> int:
+        """Return the number of the first window that is asked, so long after its begin, at a moment or later."""
+        return max(-((self.first_ms + after_ms - ms) // self.source.window), 0)
 
 
 def _unspent(spec: ApplicationSpec, source: SourceSpec, first_ms: int, last_ms: int) -> Iterator[DatasetSpec]:
