@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,13 @@ def explain(event: str, path: Path) -> None:
 
 def _silence(event: Event[Any]) -> Iterator[str]:
     """Yield what the end of the watch of an alert's series means, as lines of text."""
+    from stream_svt.forward.config import type_word
     from stream_svt.forward.event import silence_of
 
     detail = event.data.detail
-    yield f"{event.type} {event.id}:"
-    yield f"  After    alert {detail.get('alert')} of series {detail.get('series')} in dataset {event.data.dataset}."
+    of = f"monitor {event.data.monitor}, series {detail.get('series')} in dataset {event.data.dataset}"
+    yield f"{type_word(event.type)} of {of}, {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
+    yield f"  After    alert {detail.get('alert')}."
     yield f"  Silence  {silence_of(event.type, event.data)}. It never means that the value is below the threshold."
     yield "  Price    none: it follows from other released events and the schedule."
 

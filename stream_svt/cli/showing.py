@@ -21,7 +21,7 @@ from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.logs import log_to_stderr
 from stream_svt.monitor.operations import utc
-from stream_svt.monitor.released import Alert, AnyEvent, Lifecycle
+from stream_svt.monitor.released import Alert, AnyEvent, Lifecycle, Position
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.fields import is_this_machine
 from stream_svt.subscription import Subscription
@@ -51,17 +51,32 @@ def watch(
     lifecycle: bool,
     limit: int | None,
 ) -> None:
-    """Print alerts as they are published, until interrupted. Times are UTC."""
+    """Print alerts and what follows them as they are published, until interrupted. Times are UTC.
+
+    A line ends with the id of the event, which explain takes. What follows an alert is alert.not-renewed,
+    alert.untested or alert.ended.
+    """
     brokers, topic = common.alert_topic(None if path is None else common.load(path), servers, topic)
-    options = {"from_beginning": from_beginning, "lifecycle": lifecycle}
+    options = {"from_beginning": from_beginning, "lifecycle": True}
     greeting = (
         "" if from_beginning else f"Waiting for new events on {topic}; --from-beginning shows earlier ones."
     )
-    asyncio.run(_follow(Subscription(brokers, topic, None, **options), as_json, limit, greeting))
+    asyncio.run(_follow(Subscription(brokers, topic, None, **options), lifecycle, as_json, limit, greeting))
+
+
+def is_about_alerts(event: AnyEvent) -> bool:
+    """Return whether an event is an alert, or what follows one."""
+    from stream_svt.forward.event import ENDING
+
+    return isinstance(event.data, Alert) or event.type in ENDING
 
 
 async def _follow(
-    subscription: Subscription[Alert | Lifecycle], as_json: bool, limit: int | None, greeting: str
+    subscription: Subscription[Alert | Lifecycle],
+    lifecycle: bool,
+    as_json: bool,
+    limit: int | None,
+    greeting: str,
 ) -> None:
     if (task := asyncio.current_task()) is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -71,6 +86,8 @@ async def _follow(
             if greeting:
                 say(greeting, err=True)
             async for event in subscription:
+                if not (lifecycle or is_about_alerts(event)):
+                    continue
                 if as_json:
                     write(msgspec.json.encode(event))
                 else:
@@ -87,10 +104,14 @@ def in_words(event: AnyEvent) -> Iterator[str | Styled]:
     if isinstance(data, Alert):
         words = [
             styled("ALERT", fg="red", bold=True),
+            data.severity or "",
             f"{event.subject}  {data.monitor}",
+            _window_in_words(data.position),
             f"gap {data.gap:g}",
             "" if data.estimate is None else f"estimate {data.estimate:g}",
-            "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})",
+            "not certified: too little above the noisy threshold for a bound"
+            if data.bound is None
+            else f">= {data.bound:g} ({1 - data.beta:.0%})",
             f"run {data.run} alert {data.number}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
             _mute_in_words(data.muted_until),
         ]
@@ -106,11 +127,19 @@ def in_words(event: AnyEvent) -> Iterator[str | Styled]:
         words = [styled(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
     if (account := data.account) is not None:
         words.append(f"{account.measure} {account.spent:g} of {account.limit:g} spent")
+    if is_about_alerts(event):
+        words.append(event.id)  # which `explain` takes
     yield styled(event.time.astimezone(UTC).strftime("%H:%M:%SZ"), dim=True)
     for word in words:
         if word:
             yield "  "
             yield word
+
+
+def _window_in_words(position: Position) -> str:
+    """Return the window of a count without what it was asked as of; "" for other queries."""
+    begin, _, end = position.window.partition("/")
+    return f"window from {begin}" if end else ""
 
 
 def _mute_in_words(until: str | int | None) -> str:

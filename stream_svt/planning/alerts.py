@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import floor, log10
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from stream_svt.monitor.released import Alert, Event
 from stream_svt.planning.budget import SURE, reported_margin, silence, wastes
 from stream_svt.planning.detected import often
 from stream_svt.planning.model import report_chances
+from stream_svt.planning.questions import value_in_words
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.questions import KEYS
+from stream_svt.settings.questions import Question
 from stream_svt.settings.sources import SourceSpec
+from stream_svt.wording import counted
 
 _BELOW = {0: "at the threshold", 1: "a noise scale below", 3: "3 noise scales below"}
 
@@ -24,7 +27,13 @@ def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
     """Return what an alert means, as lines of text; odds only if the monitor is declared as it was when it tested."""
     alert = event.data
     declared = next((one for one in spec.monitors if one.name == alert.monitor), None)
-    parts = {"Found": _found(spec, alert, declared)}
+    estimate = "none, without a bound" if alert.estimate is None else f"{alert.estimate:,.12g}"
+    severity = f"; severity {alert.severity}" if alert.severity else ""
+    parts = {
+        "Found": _found(spec, alert, declared),
+        "Estimate": f"{estimate}{severity}.",
+        "Bound": _bound(alert),
+    }
     if declared is not None and declared.hash() == alert.spec_hash:
         margins = (float(reported_margin(declared, chance)) for chance in (SURE, 0.5))
         sure, half = (f"{alert.threshold + margin:,.6g}" for margin in margins)
@@ -37,20 +46,14 @@ def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
         )
         if alert.watched_until is not None:
             parts["Watched"] = (
-                f"until {utc(alert.watched_until)} alert.not-renewed follows if all first windows after the mute are "
-                f"tested and none is reported, else another alert, or alert.untested. {silence(declared).capitalize()}"
+                f"until {utc(alert.watched_until)} alert.not-renewed follows if the first "
+                f"{counted(declared.not_renewed or 1, 'window')} after the mute are all tested and none is reported, "
+                f"else another alert, or alert.untested. {silence(declared).capitalize()}"
             )
     else:
         which = f"monitor {alert.monitor} otherwise" if declared else f"no monitor {alert.monitor}"
         found = f"and this was tested with digest {alert.spec_hash}"
         parts["Odds"] = f"unknown: the file declares {which}, {found}. Give the file of that time."
-    sure = f"{100 * (1 - alert.beta):.6g}%"
-    parts["Bound"] = f"none: the gap is too small for one at {sure}, or the threshold's noise has two sides."
-    if alert.bound is not None:
-        parts["Bound"] = (
-            f"the true value is at least {alert.bound:.12g}, at {sure}. One such bound in {1 / alert.beta:.3g} may be "
-            "wrong, and more of them where most alerts are false."
-        )
     account, until = alert.account, alert.muted_until
     parts["Price"] = (
         f"{f'{account.measure} {account.charge:.9g}' if account.charge > 0 else 'paid with its run'}; alert "
@@ -61,8 +64,23 @@ def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
         ends = {"period": "as long as its dataset lives", "run": "for the rest of the run"}
         lasts = f"until {utc(until)}" if isinstance(until, int) else ends[until]
         parts["Mute"] = f"this series is not tested {lasts}: its silence means nothing."
+    correction = f", plus a correction of {alert.correction:.12g}" if alert.correction else ""
+    parts["Noise"] = (
+        f"with noise of scale {alert.query_noise.scale:.3g} the value was {alert.gap:.12g} above the noisy threshold: "
+        f"{alert.threshold:.12g}{correction}, plus noise of scale {alert.threshold_noise.scale:.3g}."
+    )
     head = f"Alert {event.id} of {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
+
+
+def _bound(alert: Alert) -> str:
+    sure = f"{100 * (1 - alert.beta):.6g}%"
+    if alert.bound is None:
+        return f"none: the gap is too small for one at {sure}, or the threshold's noise has two sides."
+    return (
+        f"the true value is at least {alert.bound:.12g}, at {sure}. One such bound in {1 / alert.beta:.3g} may be "
+        "wrong, and more of them where most alerts are false."
+    )
 
 
 def _found(spec: ApplicationSpec, alert: Alert, monitor: MonitorSpec | None) -> str:
@@ -73,37 +91,27 @@ def _found(spec: ApplicationSpec, alert: Alert, monitor: MonitorSpec | None) -> 
         kind, most = f"different `{source.unit}`", measure.at_most
         kind = kind if most == 1 else f"events, {most} of each `{source.unit}` at most"
         what = f"the number of {kind} (measure {measure.name} of source {source.name})"
-        when = _when(source, alert)
-    asked = (
-        {} if monitor is None else {key: one for key in KEYS if (one := monitor.content.get(key)) is not None}
-    )
-    if asked:
-        what = f"the answer to {', '.join(f'{key} {_flow(one)}' for key, one in asked.items())} about {what}"
+        question = monitor.question(source) if monitor.asks else None
+        if question is not None:
+            asked = value_in_words(monitor, question, source)
+            what = f"{asked} ({measure.name} of source {source.name}: {kind})"
+        when = _when(source, alert, question)
     series = "" if alert.series is None else f" of series {alert.series}"
     unit = "" if (dataset := spec.find(alert.dataset)) is None else f" ({dataset.terms.unit})"
-    correction = f", plus a correction of {alert.correction:.12g}" if alert.correction else ""
-    return (
-        f"{what}{series}{when}, in dataset {alert.dataset}{unit}, was found above {alert.threshold:.12g}. With noise "
-        f"of scale {alert.query_noise.scale:.3g} it was {alert.gap:.12g} above the threshold{correction}, plus noise "
-        f"of scale {alert.threshold_noise.scale:.3g}."
-    )
+    return f"{what}{series}{when}, in dataset {alert.dataset}{unit}, was found above {alert.threshold:.12g}."
 
 
-def _flow(value: object) -> str:
-    """Return the value of a key as a configuration has it."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
-    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
-
-
-def _when(source: SourceSpec, alert: Alert) -> str:
-    """Return the window of a count, from the id of its query."""
+def _when(source: SourceSpec, alert: Alert, question: Question | None) -> str:
+    """Return the time that a count or a question is about, from the id of its query."""
+    earlier, look_back = (question.earlier, question.look_back) if question else (0, 0)
     with suppress(ValueError):
         begin, tick = (
             round(datetime.fromisoformat(one).timestamp()) for one in alert.position.window.split("/")
         )
         until = f", as of {utc(1000 * tick)}" if source.ask == "tick" else ""
-        return f" from {utc(1000 * begin)} to {utc(1000 * begin + source.window)}{until}"
+        first, oldest = (1000 * begin - count * source.window for count in (earlier, look_back))
+        usual = f", compared with windows back to {utc(oldest)}" if oldest < first else ""
+        return f" from {utc(first)} to {utc(1000 * begin + source.window)}{until}{usual}"
     return ""
 
 
@@ -111,6 +119,10 @@ def _odds(monitor: MonitorSpec, alert: Alert) -> str:
     distances = -alert.query_noise.scale * np.array([*_BELOW])
     chances = report_chances(monitor, distances).mean(axis=0)
     each = zip(distances, _BELOW.values(), chances, strict=True)
-    odds = ", ".join(f"{alert.threshold + far:,.6g} ({where}) {often(chance)}" for far, where, chance in each)
+    digits = 2 - floor(log10(alert.query_noise.scale))  # three of the scale
+    odds = ", ".join(
+        f"{round(alert.threshold + far, digits):,.12g} ({where}) {often(chance)}"
+        for far, where, chance in each
+    )
     tests = "" if monitor.attempts == 1 else f" by one of its {monitor.attempts} tests"
     return f"a value would be reported{tests} so often: {odds}."

@@ -217,10 +217,11 @@ def _adds(monitor: MonitorSpec) -> str:
 def silence(monitor: MonitorSpec) -> str:
     """Return the odds that a monitor with ``not_renewed`` says so although values stay above the threshold."""
     windows, threshold = monitor.not_renewed or 1, float(monitor.threshold)
-    half, rare = (threshold + silent_margin(monitor, windows, chance) for chance in (0.5, RARELY))
+    margins = (silent_margin(monitor, windows, chance) for chance in (0.5, RARELY))
+    half, rare = (f"{threshold + one:,.12g} ({one:,.12g} above the threshold)" for one in margins)
     return (
-        f"if each of {counted(windows, 'window')} has a value of {half:,.12g}, none of them is reported half of the "
-        f"time, of {rare:,.12g} {RARELY:.0%} of the time."
+        f"if each of {counted(windows, 'window')} has a value of {half}, none of them is reported half of the time, of "
+        f"{rare} {RARELY:.0%} of the time."
     )
 
 

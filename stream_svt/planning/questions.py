@@ -17,14 +17,14 @@ def explain_question(monitor: MonitorSpec, question: Question, source: SourceSpe
     """Return in words what a monitor tests in place of the counts of a source."""
     down, up = (quote(Fraction(one, question.parts)) for one in question.moves)
     moves = f"one `{source.unit}` moves it by -{down} to {up}" if question.moves[0] else f"one adds 0 to {up}"
-    text = f"{monitor.name} tests {_value(monitor, question, source)}: {moves}."
+    text = f"{monitor.name} tests {value_in_words(monitor, question, source)}: {moves}."
     for more in (_silence(question, source), _least(monitor, question)):
         text += f" {more}" if more else ""
     return text
 
 
-def _value(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
-    """Return the operators in words, the last one first."""
+def value_in_words(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
+    """Return the operators of a question in words, the last one first."""
     window = source.window
     text = question.measure
     if question.share is not None:
@@ -47,7 +47,7 @@ def _value(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
         over = quote(Fraction(usual, question.parts))
         text = f"the largest sum of what the last 1 to {most} windows have above {over}, of {text}"
     if (visits := question.visits) is not None:
-        text += f" in {visits.at_most} of any {visits.among} windows of a unit"
+        text += f", each unit counted in {visits.at_most} of any {visits.among} windows at most"
     if question.holds[0] > 1:
         windows, at_least = question.holds
         which = "the smallest" if at_least == windows else f"the {ordinal(at_least)} largest"
@@ -85,7 +85,7 @@ def _least(monitor: MonitorSpec, question: Question) -> str:
         return ""
     _, part, whole = question.share
     least = ceil(monitor.threshold / (1 - Fraction(part, whole)))
-    return f"A series with fewer than {least} of {question.measure} in a window is never above the threshold."
+    return f"A series with fewer than {least} {question.measure} in a window is never above the threshold."
 
 
 def questions_of(

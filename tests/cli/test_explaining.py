@@ -44,8 +44,11 @@ def test_the_end_of_a_watch_is_explained_too(stream_svt, web, tmp_path):
         record = encoded(4, lifecycle("paused", detail=detail), kind=kind, application="web")
         (tmp_path / "event.json").write_bytes(record)
         told = stream_svt("explain", "-c", web, tmp_path / "event.json").out
-        assert told.startswith(kind)
-        assert "After    alert web/a/m/1/4 of series /cart in dataset" in told
+        word = kind.removeprefix("io.stream-svt.").removesuffix(".v1")
+        assert told.startswith(
+            f"{word} of monitor hot, series /cart in dataset shop, 2026-01-05 10:00:00 UTC:\n"
+        )
+        assert "After    alert web/a/m/1/4.\n" in told
         assert words in told
 
 

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from click import unstyle
 
-from stream_svt.cli.showing import in_words
-from stream_svt.monitor.released import Alert, Event, EventType
+from stream_svt.cli.showing import _follow, in_words
+from stream_svt.forward.event import ENDING
+from stream_svt.monitor.released import Alert, Event, EventType, Position
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.history.audit import Audit, DatasetTally
 from stream_svt.terminal import line
@@ -33,6 +34,44 @@ def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
     ):
         assert part in line
     assert "attempt" not in line
+
+
+def test_an_alert_as_text_ends_with_its_id_and_has_severity_and_window():
+    position = Position("counts", 0, -1, 3, "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z")
+    line = as_text(event(alert(severity="page", position=position)))
+    assert "ALERT  page  shop/milk  hot  window from 2026-11-28T09:00:00Z  gap 12" in line
+    assert line.endswith("  shop-1")
+    assert "not certified: too little above the noisy threshold for a bound" in line
+    plain = as_text(event(alert()))
+    assert "ALERT  shop/milk" in plain
+    assert "window" not in plain
+
+
+class Given:
+    """A subscription with three events."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    async def __aiter__(self):
+        yield event(lifecycle("first"), EventType.RUN_STARTED)
+        yield event(lifecycle("tested", detail={"windows": 3}), EventType.NOT_RENEWED)
+        yield event(alert())
+
+
+@pytest.mark.parametrize(
+    ("lifecycles", "shown"),
+    [(False, ["alert.not-renewed", "ALERT"]), (True, ["run.started", "alert.not-renewed"])],
+)
+async def test_what_follows_an_alert_is_shown_with_the_alerts(capsys, lifecycles, shown):
+    await _follow(Given(), lifecycles, as_json=False, limit=2, greeting="")
+    lines = capsys.readouterr().out.splitlines()
+    assert [one.split()[1] for one in lines] == shown
+    assert [one.endswith("  shop-1") for one in lines] == [word != "run.started" for word in shown]
+    assert EventType.ALERT_ENDED in ENDING
 
 
 def test_the_time_of_an_event_as_text_is_utc(monkeypatch):

@@ -10,8 +10,10 @@ import pytest
 from stream_svt.mechanisms import estimates
 from stream_svt.mechanisms.accuracy import report_probability
 from stream_svt.monitor.released import Account, NoiseLaw, Position
+from stream_svt.monitor.state.plan import silent_margin
 from stream_svt.planning.alerts import explain_alert
 from stream_svt.planning.budget import explain
+from stream_svt.planning.sources import explain_sources
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.alerts import account_of, alert, event
 from tests.support.sources import ANSWERS, WEB, changed
@@ -45,9 +47,17 @@ def test_it_names_the_count_the_series_and_the_window() -> None:
     assert found.startswith(
         "the number of different `user` (measure visitors of source requests) of series /cart from 2026-11-28 09:00:00 "
         "UTC to 2026-11-28 10:00:00 UTC, in dataset web-2026-11-28 (all events of one `user` in a day), was found "
-        "above 500. With noise of scale 10 it was 12 above the threshold, plus a correction of 60, plus noise of scale "
-        "10."
+        "above 500."
     )
+    parts = explained(severity="page", bound=540.0)
+    assert [*parts][:3] == ["Found", "Estimate", "Bound"]
+    assert parts["Estimate"] == "562; severity page."
+    assert [*parts][-1] == "Noise", "what an alert is made of comes last"
+    assert parts["Noise"] == (
+        "with noise of scale 10 the value was 12 above the noisy threshold: 500, plus a correction of 60, plus noise "
+        "of scale 10."
+    )
+    assert explained(estimate=None)["Estimate"] == "none, without a bound."
     several = ("{name: visitors}", "{name: visitors, of: {events: {at_most: 7}}}")
     assert explained(changed(several))["Found"].startswith("the number of events, 7 of each `user` at most (")
     ticking = explained(changed(("window: 1h", "window: 1h\n    ask: tick")))["Found"]
@@ -133,16 +143,39 @@ def test_the_price_is_that_of_the_event() -> None:
     )
 
 
-def test_a_question_is_named_as_it_is_declared() -> None:
+def test_a_question_is_named_as_check_names_it_with_the_time_of_all_windows_read() -> None:
     keys = "thresholds: t, share: {of: errors, above: 1.5%}, over: [1h, 6h], for: {windows: 5, at_least: 4}"
-    change = ("cutoff: 5, threshold: 500", f"cutoff: 5, {keys}")
-    spec = load_spec(changed(change), read_names=lambda _: [f"7 {one}" for one in SERIES])
-    found = parts_of(spec, 0)["Found"]
-    assert found.startswith(
-        "the answer to thresholds t, share {of: errors, above: 3/200}, over [1h, 6h], for {windows: 5, at_least: 4} "
-        "about the number of different `user` (measure visitors of source requests) of series /cart from 2026-11-28 09"
+    spec = load_spec(
+        changed(("cutoff: 5, threshold: 500", f"cutoff: 5, {keys}")),
+        read_names=lambda _: [f"7 {one}" for one in SERIES],
     )
-    assert "the answer" not in explained()["Found"]
+    found = parts_of(spec, 0)["Found"]
+    asked = found.partition(" (visitors of source requests: different `user`) of series /cart ")
+    assert asked[0].startswith("the 4th largest of 5 windows of the smaller of the means over 1h and 6h of ")
+    assert f"many-users tests {asked[0]}: one `user` moves" in "\n".join(explain_sources(spec.at(NOW_MS)))
+    # Four earlier windows of `for`, of which the first reads five more of the long mean.
+    assert asked[2].startswith("from 2026-11-28 00:00:00 UTC to 2026-11-28 10:00:00 UTC, in dataset")
+    plain = explained(changed(("threshold: 500, mute", "threshold: 500, for: 3, mute")))["Found"]
+    assert "from 2026-11-28 07:00:00 UTC to 2026-11-28 10:00:00 UTC, in" in plain
+
+
+def test_what_is_usual_names_how_far_back_it_compares() -> None:
+    usual = changed(
+        ("threshold: 500, mute", "threshold: 500, usual: {every: 7d, times: 2}, mute"),
+        ("from: 2026-11-28", "every: 15d, from: 2026-11-28, looks_back: 14d"),
+        ("{epsilon: 2}", "{epsilon: 8, per: 30d}"),
+    )
+    found = explained(usual)["Found"]
+    assert found.startswith(
+        "visitors, less its mean of 2 times every 1w before (visitors of source requests: "
+    )
+    times = "from 2026-11-28 09:00:00 UTC to 2026-11-28 10:00:00 UTC"
+    assert f"{times}, compared with windows back to 2026-11-14 09:00:00 UTC, in dataset" in found
+
+
+def test_values_have_the_digits_that_the_noise_has() -> None:
+    odds = explained(query_noise=NoiseLaw(family="exponential", scale=34.7912), threshold=100.0)["Odds"]
+    assert re.findall(r"(-?[\d.,]+) \(", odds) == ["100", "65.2", "-4.4"]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +198,13 @@ WATCHING = changed(("threshold: 500, mute: 1h", "threshold: 500, mute: 1h, not_r
 def test_a_watched_alert_has_the_odds_that_what_goes_on_is_silent() -> None:
     monitor = load_spec(WATCHING).monitors[0]
     found = explained(WATCHING, watched_until=1_700_000_000_000)["Watched"]
-    assert found.startswith("until 2023-11-14 22:13:20 UTC alert.not-renewed follows if all first windows")
-    half, rare = map(float, re.search(r"value of (\d+), .*, of (\d+) 5%", found).groups())  # type: ignore[union-attr]
+    assert found.startswith(
+        "until 2023-11-14 22:13:20 UTC alert.not-renewed follows if the first 3 windows after"
+    )
+    shown = r"value of (\d+) \((\d+) above the threshold\), .*, of (\d+) \((\d+) above the threshold\) 5%"
+    half, half_above, rare, rare_above = map(float, re.search(shown, found).groups())  # type: ignore[union-attr]
+    released = [silent_margin(monitor, 3, chance) for chance in (0.5, 0.05)]
+    assert [half_above, rare_above] == released == [half - 500, rare - 500], "as in the event"
     assert (
         f"after an alert, alert.not-renewed: if each of 3 windows has a value of {half:,.12g}"
         in "\n".join(explain(load_spec(WATCHING).at(NOW_MS)))

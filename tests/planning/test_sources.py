@@ -254,7 +254,7 @@ QUESTIONS = {
     "threshold: 50, share: {of: errors, above: 1%}, for: 5": (
         "asking tests the smallest of 5 windows of errors less 1 % of visitors: one `user` moves it by -0.01 to 1. "
         "Nothing is asked in the first 4h of each period, nor in the first 4h of the source and of a series, nor where "
-        "a window that it reads was lost. A series with fewer than 51 of visitors in a window is never above the "
+        "a window that it reads was lost. A series with fewer than 51 visitors in a window is never above the "
         "threshold."
     ),
     "threshold: 50, mean: 3, over: [2h, 6h], for: {windows: 5, at_least: 3}": (
@@ -267,9 +267,9 @@ QUESTIONS = {
         "Nothing is asked in the first 23h of the source and of a series, nor where a window that it reads was lost."
     ),
     "threshold: 50, excess: {over: 512, windows: 24, visits: {at_most: 1, in: 24}}": (
-        "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors in 1 of any 24 "
-        "windows of a unit: one `user` moves it by -1 to 1. Nothing is asked in the first 23h of the source and of a "
-        "series, nor where a window that it reads was lost."
+        "asking tests the largest sum of what the last 1 to 24 windows have above 512, of visitors, each unit "
+        "counted in 1 of any 24 windows at most: one `user` moves it by -1 to 1. Nothing is asked in the first 23h of "
+        "the source and of a series, nor where a window that it reads was lost."
     ),
 }
 
