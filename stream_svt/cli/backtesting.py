@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +16,14 @@ from stream_svt.cli import common
 from stream_svt.cli.common import option
 from stream_svt.cli.planning import belief_of, belief_options
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.terminal import say, say_lines
+from stream_svt.terminal import say, say_lines, say_progress
+from stream_svt.wording import counted
 
 if TYPE_CHECKING:
     from stream_svt.settings.monitors import MonitorSpec
+    from stream_svt.settings.sources import SourceSpec
+
+_PROGRESS_SECONDS = 2.0
 
 _SENSITIVE = """The report is as sensitive as the data. Settings that are tuned on it tell about the data: no promise
 covers what you tune."""
@@ -79,41 +86,69 @@ def backtest(
     if (synthetic or surely_from is not None) and len(chosen) > 1:
         raise click.UsageError("--synthetic and --surely-from are for one monitor: name it with --monitor.")
     if synthetic:
-        [one], asked_ms, belief = chosen, int(since * 1000), belief_of(**believed).central(1)
-        played = (
-            config,
-            counting[one.source or ""],
-            asked_ms,
-            {one.name: _level(one, surely_from)},
-            draws,
-            belief,
-        )
+        [one], belief = chosen, belief_of(**believed).central(1)
+        source, levels = counting[one.source or ""], {one.name: _level(one, surely_from)}
+        note = _announce(source, since, draws)
+        replay = backtesting.synthesize(config, source, int(since * 1000), levels, draws, belief, note)
         say("Values as believed, each by itself. No data was read, and nothing was spent.")
-        say_lines("\n".join(["", *backtesting.table(backtesting.synthesize(*played), [one.name])]))
+        say_lines("\n".join(["", *backtesting.table(replay, [one.name])]))
         return
     if any(one is not None for one in believed.values()):
         raise click.UsageError("--positives, --above and --below need --synthetic.")
     output = output or Path(f"backtest-{config.spec.application}.txt")
-    if str(output) != "-" and output.exists():
-        raise click.UsageError(f"--output: {output} is there; remove it, or name another file.")
-    lines = _SENSITIVE.splitlines()
-    for source in (counting[one] for one in dict.fromkeys(one.source or "" for one in chosen)):
-        levels = {one.name: _level(one, surely_from) for one in of_sources if one.source == source.name}
-        replay, covered = asyncio.run(backtesting.backtest(config, source, int(since * 1000), levels, draws))
-        names = [one.name for one in chosen if one.source == source.name]
-        lines += ["", *covered, "", *backtesting.table(replay, names)]
+
+    def lines() -> Iterator[str]:
+        yield from _SENSITIVE.splitlines()
+        for source in (counting[one] for one in dict.fromkeys(one.source or "" for one in chosen)):
+            levels = {one.name: _level(one, surely_from) for one in of_sources if one.source == source.name}
+            played = (config, source, int(since * 1000), levels, draws, _announce(source, since, draws))
+            replay, covered = asyncio.run(backtesting.backtest(*played))
+            names = [one.name for one in chosen if one.source == source.name]
+            yield from ("", *covered, "", *backtesting.table(replay, names))
+
     if str(output) == "-":
-        say_lines("\n".join(lines))
+        say_lines("\n".join(lines()))
         return
-    try:
-        backtesting.write_private(output, "\n".join([*lines, ""]))
-    except OSError as error:
-        raise click.UsageError(f"--output: {output}: {error.strerror}.") from None
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(backtesting.private_file(output))
+        except FileExistsError:
+            problem = f"--output: {output} is there; remove it, or name another file."
+            raise click.UsageError(problem) from None
+        except OSError as error:
+            raise click.UsageError(f"--output: {output}: {error.strerror}.") from None
+        file.writelines(f"{one}\n" for one in lines())
     say(
         f"Read what topics retain of {', '.join(dict.fromkeys(one.source or '' for one in chosen))}, and wrote the "
         f"report to {output}, for its owner alone."
     )
     say_lines(_SENSITIVE)
+
+
+def _is_terminal() -> bool:
+    return click.get_text_stream("stderr").isatty()
+
+
+def _announce(source: SourceSpec, since: float, draws: int) -> Callable[[int], None]:
+    """Say what is played; return what shows on a terminal up to which window it was."""
+    from stream_svt.monitor.operations import utc
+    from stream_svt.settings.fields import duration_text
+
+    windows = max(int(since * 1000) // source.window, 1)
+    say(
+        f"Source {source.name}: plays {counted(windows, 'window')} of {duration_text(source.window)} in "
+        f"{counted(draws, 'draw')} of noise; fewer with --from and --draws.",
+        err=True,
+    )
+    shown = time.monotonic()
+
+    def note(window_ms: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= _PROGRESS_SECONDS and _is_terminal():
+            shown = time.monotonic()
+            say_progress(f"played up to {utc(window_ms)}")
+
+    return note
 
 
 def _level(monitor: MonitorSpec, surely_from: Fraction | None) -> Fraction:

@@ -10,13 +10,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias
 
 import numpy as np
 from aiokafka import TopicPartition
@@ -69,9 +69,14 @@ class Retained:
 
 
 async def backtest(
-    config: Config, source: SourceSpec, asked_ms: int, surely_from: Mapping[str, Fraction], draws: int
+    config: Config,
+    source: SourceSpec,
+    asked_ms: int,
+    surely_from: Mapping[str, Fraction],
+    draws: int,
+    note: Callable[[int], None],
 ) -> tuple[Replay, list[str]]:
-    """Replay a source from so long ago on; return what was read, too, as lines of text.
+    """Replay a source from so long ago on; return what was read, too, as lines of text. For ``note`` see `Replay`.
 
     Raises:
         StreamSvtError: Its topics retain no closed window of that time.
@@ -79,7 +84,7 @@ async def backtest(
     look_ms = TickClock.of(source).look_by(int(time.time() * 1000) - source.settle)
     held = await _retained(config, source, look_ms - asked_ms)
     until_ms = look_ms + source.window + source.ahead
-    replay = Replay(config.spec, source, surely_from, held.first_ms, until_ms, draws, os.urandom)
+    replay = Replay(config.spec, source, surely_from, held.first_ms, until_ms, draws, os.urandom, note)
     if held.topic == source.topic:
         await _Recounting(source, config, replay.play).run_once(held, look_ms)
     else:
@@ -96,10 +101,11 @@ def synthesize(
     level: Mapping[str, Fraction],
     draws: int,
     belief: Workload,
+    note: Callable[[int], None],
 ) -> Replay:
     """Play one monitor on values that a belief says, for so long from now on; nothing is read."""
     first_ms = TickClock.of(source).window_at(int(time.time() * 1000))
-    replay = Replay(config.spec, source, level, first_ms, first_ms + asked_ms, draws, os.urandom)
+    replay = Replay(config.spec, source, level, first_ms, first_ms + asked_ms, draws, os.urandom, note)
     replay.play_belief(belief, max(asked_ms // source.window, 1), np.random.default_rng())
     return replay
 
@@ -250,7 +256,12 @@ def _ranged(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{fmean(numbers):.3g} ({low}-{high})"
 
 
-def write_private(path: Path, content: str) -> None:
-    """Write a new file that its owner alone may read; OSError if there is one of the name."""
+@contextmanager
+def private_file(path: Path) -> Iterator[TextIO]:
+    """Create a file for its owner alone, and remove it after an error; OSError if there is one of the name."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
-        output.write(content)
+        try:
+            yield output
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise

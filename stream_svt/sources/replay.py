@@ -22,7 +22,7 @@ from stream_svt.monitor.released import Alert, EventType, Lifecycle, ReleasedEve
 from stream_svt.planning.model import Workload
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.queries.codec import QueryDecoder
-from stream_svt.queries.counts import MONITOR_HEADER, window_of
+from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER, window_of
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING
@@ -183,6 +183,7 @@ class Replay:
         surely_from: Value from which a window belongs to an incident, for each monitor that is played.
         first_ms, last_ms: Begin of the first window, and a moment after the begin of the last one.
         entropy: Returns as many random bytes as its argument says.
+        note: Gets the begin (ms) of each window that was played.
 
     Attributes:
         tracks: What was asked and reported, by monitor.
@@ -199,7 +200,9 @@ class Replay:
         last_ms: int,
         draws: int,
         entropy: Callable[[int], bytes],
+        note: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._note_window = note
         self.source, self.first_ms, self.windows, self._offset = source, first_ms, 0, 0
         self._listed, self._clock = source.window_list(), TickClock.of(source)
         self._series = {name: number for number, name in enumerate(self._listed.series)}
@@ -272,6 +275,7 @@ class Replay:
                 asked = (self.source, self._listed, one.question, window, tick, values[name])
                 records += records_of_question(*asked)
         self._test(records, tick)
+        self._note_window(window)
 
     def play_belief(self, belief: Workload, windows: int, rng: np.random.Generator) -> None:
         """Play so many windows of one monitor, in which each value by itself is as a belief says."""
@@ -286,7 +290,9 @@ class Replay:
             steps = np.maximum(np.floor(real).astype(np.int64), -BOUND if asks else 0)
             counts = (self.source, listed, window, self._clock.close_of(window), steps.ravel())
             values = Values(steps[:, column], np.ones_like(steps[:, column], np.bool_))
-            self.play_close(window, {name: values}, [] if asks else [*records_of(*counts)])
+            tested = (MEASURE_HEADER, (one.monitor.measure or "").encode())
+            records = [] if asks else [each for each in records_of(*counts) if tested in each.headers]
+            self.play_close(window, {name: values}, records)
 
     def _values(self, window: int) -> dict[str, Values]:
         """Return the values of all monitors about a closed window."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stream_svt.cli import backtesting
+from stream_svt.errors import StreamSvtError
 from tests.support.sources import WEB
 
 BELIEF = ("--positives", "1%", "--above", 200, "--below", 300)
@@ -27,6 +29,9 @@ def test_believed_values_are_played_without_brokers_and_files(file, stream_svt):
     assert 1 <= int(row[2]) <= 40  # of 1,200 values one in a hundred
     assert row[-2:] in (["of", "10"], ["of", "11"])  # days that ten days from now on touch
     assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
+    assert ended.err.strip() == (
+        "Source requests: plays 240 windows of 1h in 2 draws of noise; fewer with --from and --draws."
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,7 @@ def test_believed_values_are_played_without_brokers_and_files(file, stream_svt):
         (("--monitor", "many-users", "--synthetic"), "Missing option '--positives'."),
         (BELIEF, "--positives, --above and --below need --synthetic."),
         (("--surely-from", "high"), "'high' is not a number such as 700."),
+        (("--output", "missing/report.txt"), "--output: missing/report.txt: No such file or directory."),
         (("--output", "web.yaml"), "--output: web.yaml is there; remove it, or name another file."),
     ],
 )
@@ -64,3 +70,25 @@ def test_incidents_begin_where_a_monitor_shall_surely_detect(file, stream_svt):
     )
     [row] = [text.split() for text in ended.out.splitlines() if text.startswith("many-users")]
     assert row[1] == "1,234"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_up_to_which_window_it_was_played(file, stream_svt, monkeypatch, is_terminal):
+    monkeypatch.setattr(backtesting, "_PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(backtesting, "_is_terminal", lambda: is_terminal)
+    options = ("--monitor", "many-users", "--from", "3h", "--draws", 1, "--synthetic", *BELIEF)
+    ended = stream_svt("backtest", "-c", file, *options)
+    assert ended.err.count("\rplayed up to 20") == (3 if is_terminal else 0)
+
+
+def test_the_report_is_made_before_anything_is_read_and_removed_after_an_error(file, stream_svt, monkeypatch):
+    seen = list[tuple[str, int]]()
+
+    async def fail(*_args: object) -> None:
+        seen.extend((one.name, one.stat().st_mode & 0o777) for one in file.parent.glob("*.txt"))
+        raise StreamSvtError("no window")
+
+    monkeypatch.setattr("stream_svt.operate.backtesting.backtest", fail)
+    assert stream_svt("backtest", "-c", file).code == 1
+    assert seen == [("backtest-web.txt", 0o600)]
+    assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
