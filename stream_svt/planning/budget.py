@@ -136,7 +136,7 @@ def _parts(
         "Adds": _adds(monitor),
         "Wastes": wastes(monitor),
         "Reports": _reports(monitor, first.terms.kind),
-        "Mutes": _mutes(monitor),
+        "Mutes": _mutes(monitor, source),
         "Lasts": _lasts(monitor, left, len(others), renews=first.terms.renewal is not None),
         "Begins": _begins(monitor, left.at_once),
     }
@@ -254,7 +254,7 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     return f"{monitor.cutoff} alerts a run{more}. {cost}."
 
 
-def _mutes(monitor: MonitorSpec) -> str:
+def _mutes(monitor: MonitorSpec, source: SourceSpec | None) -> str:
     mute = monitor.mute
     if monitor.ends:
         return f"nothing: it tests a series from its alert by {monitor.ends} to the end, which ends that one's mute."
@@ -264,7 +264,8 @@ def _mutes(monitor: MonitorSpec) -> str:
         return "nothing: every later query of a reported series is tested, and may cost an alert again."
     lasts = {Mute.PERIOD: "as long as the dataset lives", Mute.RUN: "for the rest of the run"}
     how_long = f"for {duration_text(mute)}" if isinstance(mute, int) else lasts[mute]
-    return f"a series after its alert, {how_long}; a query without a series is never muted."
+    has_series = source is not None and (source.series if source.answers is None else source.answers.series)
+    return f"a series after its alert, {how_long}{'' if has_series else '; a query without a series is never muted'}."
 
 
 def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int, *, renews: bool) -> str:

@@ -52,10 +52,14 @@ def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: Sou
     """Return what alerts cost a person, and what more of them would cost."""
     renewal, kind, each = terms.renewal, terms.kind, counted(monitor.cutoff, "alert")
     periods = 1 if renewal is None else renewal.periods
-    cost = f"cost at most {_amount(periods * monitor.run_price(kind), kind)}."
-    text = f"Its alerts about one dataset {cost}"
+    cost = _amount(periods * monitor.run_price(kind), kind)
+    text = f"Its alerts about one dataset cost at most {cost}."
     if renewal is not None:
-        text = f"Any {in_words(renewal.per_ms)} of one `{source.unit}` {cost} Periods of {in_words(renewal.length_ms)}."
+        text = (
+            f"With one run a period: {cost} in any {in_words(renewal.per_ms)} for one `{source.unit}`, unless an "
+            "operator resamples it; never more than the limit. "
+            f"Periods of {in_words(renewal.length_ms)}."
+        )
     ends = (
         "the next period begins or an operator resamples it" if terms.pattern else "an operator resamples it"
     )

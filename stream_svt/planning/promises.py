@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from stream_svt.monitor.operations import utc
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import LAST_MS
-from stream_svt.settings.periods import Renewal, in_words, period_at, written
+from stream_svt.settings.periods import DAY_MS, Renewal, in_words, period_at, written
 
 
 def promises(spec: ApplicationSpec, now_ms: int) -> list[str]:
@@ -40,7 +41,12 @@ def _promise(renewal: Renewal, names: int) -> str:
     back = f" and {in_words(renewal.looks_back_ms)} of look-back" if renewal.looks_back_ms else ""
     limit, share = (f"epsilon {as_text(units, Kind.PURE)}" for units in (renewal.limit, renewal.share))
     each = f" That holds for each of {names} names: a unit with several loses the sum." if names > 1 else ""
-    return (
-        f"the events of a privacy unit in any {in_words(renewal.per_ms)}{back} cost at most {limit}, for at most "
-        f"{renewal.periods} periods read them: each of {in_words(renewal.length_ms)}, with {share}.{each}"
+    text = (
+        f"the events of a privacy unit in any {in_words(renewal.per_ms)}{back} cost at most {limit}. At most "
+        f"{renewal.periods} periods of {in_words(renewal.length_ms)} read them, each with {share}"
     )
+    longer = replace(renewal, length_ms=renewal.length_ms + DAY_MS)
+    if longer.periods < renewal.periods and renewal.length_ms % DAY_MS == 0:
+        more = f"{longer.periods} periods of epsilon {as_text(longer.share, Kind.PURE)}"
+        text += f" (every: {longer.length_ms // DAY_MS}d would give {more})"
+    return f"{text}.{each}"

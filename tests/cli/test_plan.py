@@ -169,7 +169,7 @@ def test_the_plan_and_the_check_of_a_limit_that_renews_say_what_it_promises(stre
         ("{epsilon: 2}", "{epsilon: 8, per: 30d}"),
     )
     path.write_text(changed(*renewing))
-    text = "web-{date}: the events of a privacy unit in any 30 days cost at most epsilon 8, for at most 3 periods"
+    text = "web-{date}: the events of a privacy unit in any 30 days cost at most epsilon 8. At most 3 periods"
     planned = stream_svt("plan", "-c", path, "--monitor", "many-users", *MARGINS)
     assert f"Promise - {text}" in words(planned.out)
     assert text in stream_svt("check", "-c", path, "--offline").out

@@ -43,9 +43,10 @@ def test_odds_waste_and_price_are_said_once():
         "Adds": "noise of scale 19.8 to each test, 13.5 to the threshold.",
         "Wastes": "1 alert in 10 at most, on average, on values at or below the threshold.",
         "Reports": "5 alerts in one run; then it stops until the next period begins or an operator resamples it. "
-        "Any 30 days of one `user` cost at most epsilon 0.978. Periods of 15 days. "
+        "With one run a period: epsilon 0.978 in any 30 days for one `user`, unless an operator resamples it; never "
+        "more than the limit. Periods of 15 days. "
         "100 alerts: epsilon 5.43.",
-        "Mutes": "a series after its alert, as long as the dataset lives; a query without a series is never muted.",
+        "Mutes": "a series after its alert, as long as the dataset lives.",
     }
 
 

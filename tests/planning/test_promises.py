@@ -28,8 +28,8 @@ def spec(*datasets: str) -> ApplicationSpec:
 
 
 SAID = (
-    "d-{date}: the events of a privacy unit in any 30 days cost at most epsilon 4, for at most 3 periods read them: "
-    "each of 15 days, with epsilon 1.333333333."
+    "d-{date}: the events of a privacy unit in any 30 days cost at most epsilon 4. At most 3 periods of 15 days "
+    "read them, each with epsilon 1.333333333."
 )
 
 
@@ -46,13 +46,22 @@ def test_a_promise_names_the_look_back_and_the_names() -> None:
     more = named.replace("[a, b]", "[c]").replace("epsilon: 4", "epsilon: 5")
     said, other = promises(spec(named, more), at(1))
     assert (
-        "in any 30 days and 28 days of look-back cost at most epsilon 4, for at most 5 periods read them"
+        "in any 30 days and 28 days of look-back cost at most epsilon 4. At most 5 periods of 15 days read them"
         in said
     )
-    assert (
-        "each of 15 days, with epsilon 0.8. That holds for each of 2 names: a unit with several loses" in said
-    )
+    assert "each with epsilon 0.8. That holds for each of 2 names: a unit with several loses" in said
     assert "epsilon 5" in other
+
+
+def test_a_promise_names_a_period_that_is_a_day_longer_where_its_share_is_larger() -> None:
+    (said,) = promises(spec(ROLLING.replace("every", "looks_back: 1d, every")), at(1))
+    assert "each with epsilon 1 (every: 16d would give 3 periods of epsilon 1.333333333)." in said
+    assert "would give" not in promises(spec(ROLLING), at(1))[0]
+    longer = ROLLING.replace("every: 15d", "looks_back: 1d, every: 16d")
+    assert (
+        "At most 3 periods of 16 days read them, each with epsilon 1.333333333."
+        in promises(spec(longer), at(1))[0]
+    )
 
 
 @pytest.mark.parametrize(
