@@ -408,6 +408,8 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
         first = budget.datasets[0]
         kind, limit = first.terms.kind, first.terms.limit
         limit_text = f"the limit {_amount(limit, kind)} of dataset {quote(first.name)}"
+        if (renewal := first.terms.renewal) is not None:
+            limit_text += f" ({_amount(renewal.limit, kind)} over {renewal.periods} periods)"
         for number, price in budget.prices.items():
             if (number, kind, limit) in seen:
                 continue
@@ -444,7 +446,12 @@ def _affordable(monitor: MonitorSpec, detect: DetectOptions, terms: Terms) -> st
         return ". It pays for no run of so many alerts"
     nearest = quote(detect.above + int(steps) * monitor.granularity)
     text = f". For {run.cutoff} alerts a run it buys surely_from: {nearest}"
-    return f"{text}; for {quote(detect.surely_from)} it buys fewer alerts a run: {alerts}" if alerts else text
+    period_ms = terms.renewal.length_ms if terms.renewal else None
+    fewer = alerts if detect.per is None or period_ms is None else alerts * detect.per // period_ms
+    if not fewer:
+        return text
+    per = f" per {fields.duration_text(detect.per)}" if detect.per is not None else ""
+    return f"{text}; for {quote(detect.surely_from)} it buys alerts: {fewer}{per} ({alerts} a run)"
 
 
 def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:

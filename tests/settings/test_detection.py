@@ -181,8 +181,9 @@ def test_a_wrong_detect_is_one_problem():
 def test_what_the_limit_buys_is_named_and_true():
     limit = {"limit": "0.8, per: 30d"}
     said = problems(**limit)["detect.surely_from"]
-    assert "epsilon 0.326, above the limit epsilon 0.266666666" in said
-    assert said.endswith("it buys surely_from: 745; for 700 it buys fewer alerts a run: 3")
+    assert "epsilon 0.326, above the limit epsilon 0.266666666 of dataset" in said
+    assert " (epsilon 0.8 over 3 periods). For 5 alerts" in said
+    assert said.endswith("it buys surely_from: 745; for 700 it buys alerts: 6 per 30d (3 a run)")
     assert monitor(DETECT.replace("700", "745"), **limit).cutoff == 5
     assert "detect.surely_from" in problems(DETECT.replace("700", "744"), **limit)
     assert monitor(DETECT.replace("10", "6"), **limit).cutoff == 3
