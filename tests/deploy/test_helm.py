@@ -204,7 +204,7 @@ def test_another_monitor_or_source_starts_a_job_alone_and_another_connection_eve
         started = (pods(objects)[one] != pods(others)[one] for one in (WORKER, COUNTER))
         return (names[0] != names[1], *started)
 
-    assert changed("threshold: 500", "threshold: 600") == (True, False, False)
+    assert changed("above: 500", "above: 550") == (True, False, False)
     assert changed("datasets:", "sources: [{name: clicks}]\ndatasets:") == (True, False, False)
     assert changed("username: stream-svt", "username: other") == (True, True, True)
 
