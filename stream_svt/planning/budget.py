@@ -147,6 +147,10 @@ def _parts(
         del parts["Lasts"], parts["Begins"]
     if monitor.not_renewed is not None:
         parts["Silence"] = f"after an alert, alert.not-renewed: {silence(monitor)}"
+    if monitor.maintenance:
+        parts["Rests"] = f"tests nothing in maintenance: {', '.join(map(str, monitor.maintenance))}, UTC."
+    if monitor.severity:
+        parts["Severity"] = _severity(monitor)
     if first.terms.spent_before:
         spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
@@ -155,6 +159,14 @@ def _parts(
         sharing = (one.name for one in spec.monitors if one is monitor or one in others)
         parts["Shares"] = f"one budget for each dataset: {', '.join(sharing)}."
     return parts
+
+
+def _severity(monitor: MonitorSpec) -> str:
+    ranked = sorted(monitor.severity.items(), key=lambda one: -one[1])
+    named = [f"{name} from a bound of {float(least):,.12g} on" for name, least in ranked[:-1]]
+    return (
+        ", ".join([*named, f"else {ranked[-1][0]}, also without a bound" if named else ranked[-1][0]]) + "."
+    )
 
 
 def _protects(terms: Terms, count: int, endless: bool) -> str:

@@ -149,6 +149,19 @@ def test_all_tests_of_a_run_together_pass_their_bars_by_chance_as_often_as_toler
             ", mute: none",
             ["Mutes    nothing: every later query of a reported series is tested, and may cost an alert"],
         ),
+        (
+            ", maintenance: [{every: Sun 02:00-03:00}, {from: 2026-12-01T22:00Z, until: 2026-12-02T02:00Z}]",
+            [
+                "Rests    tests nothing in maintenance: {every: Sun 02:00-03:00}, {from: 2026-12-01T22:00Z, until: 2"
+            ],
+        ),
+        (
+            ", severity: {ticket: 500, call: 900, page: 800}",
+            [
+                "Severity call from a bound of 900 on, page from a bound of 800 on, else ticket, also without a"
+            ],
+        ),
+        (", severity: {page: 800}", ["Severity page."]),
         (", append: sweep, correction: annealed", ["alerts on the largest values below the threshold"]),
         (", on_halt: stop", ["Then it stops until an operator resamples it"]),
         (
