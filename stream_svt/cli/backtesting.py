@@ -98,7 +98,7 @@ def backtest(
     output = output or Path(f"backtest-{config.spec.application}.txt")
 
     def lines() -> Iterator[str]:
-        yield from _SENSITIVE.splitlines()
+        yield from _SENSITIVE.split("\n")
         for source in (counting[one] for one in dict.fromkeys(one.source or "" for one in chosen)):
             levels = {one.name: _level(one, surely_from) for one in of_sources if one.source == source.name}
             played = (config, source, int(since * 1000), levels, draws, _announce(source, since, draws))

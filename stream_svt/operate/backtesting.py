@@ -231,7 +231,7 @@ def _covered(source: SourceSpec, held: Retained, asked_ms: int, windows: int) ->
 
 def table(replay: Replay, names: Sequence[str]) -> list[str]:
     """Return the scores of monitors as lines of a table."""
-    return [*aligned([_HEAD, *(_row(replay, replay.tracks[one]) for one in names)]), *_LEGEND.splitlines()]
+    return [*aligned([_HEAD, *(_row(replay, replay.tracks[one]) for one in names)]), *_LEGEND.split("\n")]
 
 
 def _row(replay: Replay, track: Track) -> tuple[str, ...]:

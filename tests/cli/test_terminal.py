@@ -148,12 +148,18 @@ def run(*arguments: object) -> None:
     ids=["alert", "lifecycle"],
 )
 def test_watch_prints_an_event_as_one_line(received: Event, printed):
-    asyncio.run(showing._follow(Stream(received), as_json=False, limit=1, greeting=f"Waiting on {HOSTILE}"))
+    asyncio.run(
+        showing._follow(
+            Stream(received), lifecycle=True, as_json=False, limit=1, greeting=f"Waiting on {HOSTILE}"
+        )
+    )
     assert printed().count("\n") == 2
 
 
 def test_watch_prints_json_as_it_is(capfd):
-    asyncio.run(showing._follow(Stream(event(spoiled(alert()))), as_json=True, limit=1, greeting=""))
+    asyncio.run(
+        showing._follow(Stream(event(spoiled(alert()))), lifecycle=False, as_json=True, limit=1, greeting="")
+    )
     assert json.loads(capfd.readouterr().out)["data"]["series"] == f"milk{HOSTILE}"
 
 
