@@ -203,7 +203,7 @@ _NEVER: Final = 36_500
 
 def _when_quiet(monitor: MonitorSpec, source: SourceSpec | None) -> Iterator[str]:
     """Yield how often values of half the threshold are reported, for a monitor of counts."""
-    if source is None or source.answers is not None or monitor.threshold <= 0:
+    if source is None or source.answers is not None or monitor.threshold <= 0 or monitor.ends:
         return
     quiet, a_day = monitor.threshold / 2, rows_per_day(source) // len(source.measures)
     alerts = a_day * float(report_chances(monitor, np.array([-float(quiet)])).mean())
@@ -300,6 +300,8 @@ def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int, *, renews: bool) -
 
 
 def _begins(monitor: MonitorSpec, most: MaxRuns | None) -> str:
+    if most is None and monitor.on_halt == "stop":
+        return "at once, whenever an operator resamples it (max_runs: off)."
     if most is None:
         return "any number of runs within a moment (max_runs: off): one burst of high values may use up the budget."
     runs, time = f"at most {counted(most.count, 'run')}", duration_text(most.within_ms)

@@ -165,6 +165,10 @@ def test_all_tests_of_a_run_together_pass_their_bars_by_chance_as_often_as_toler
         (", append: sweep, correction: annealed", ["alerts on the largest values below the threshold"]),
         (", on_halt: stop", ["Then it stops until an operator resamples it"]),
         (
+            ", on_halt: stop, max_runs: off",
+            ["Begins   at once, whenever an operator resamples it (max_runs: off)."],
+        ),
+        (
             ", granularity: 1/4",
             [
                 "a value of 677.5 (177.5 above the threshold)",
