@@ -47,7 +47,7 @@ async def stream(servers: str, topic: str, events: Events, seconds: int) -> int:
 
 def figures(
     rate: int = 120_000,
-    seconds: int = 150,
+    seconds: int = 300,
     users: int = 100_000,
     pages: int = 20_000,
     look_every: int = 100,
