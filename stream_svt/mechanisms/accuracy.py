@@ -95,19 +95,18 @@ def reported_margin(mechanism: SparseVector, chance: float, attempt: int = 0) ->
     return min(map(margin, bars, mechanism.branch_laws))
 
 
-def silence_probability(mechanism: SparseVector, margin: int, *, windows: int, attempts: int = 1) -> float:
+def silence_probability(mechanism: SparseVector, margin: int, *, windows: int) -> float:
     """Return the probability that a query with this margin is reported in none of several windows of one run.
 
-    Each window tests it once, or in so many attempts; all share the threshold noise. For a constant value, while the
-    run can pay for each branch.
+    Each window tests it once; all share the threshold noise. For a constant value, while the run can pay for each
+    branch.
     """
     branches = [*zip(mechanism.branches, mechanism.branch_laws, strict=True)]
 
     def missed(z: Floats) -> Floats:
         found = np.ones_like(z)
         for branch, query in branches:
-            for attempt in range(attempts):
-                found *= 1 - tails(query.noise, query.rate, branch.correction(attempt) - margin + z)
+            found *= 1 - tails(query.noise, query.rate, branch.correction(0) - margin + z)
         return found**windows
 
     scale = min(float(1 / query.rate) for _, query in branches)

@@ -87,10 +87,8 @@ def silent_margin(spec: MonitorSpec, windows: int, chance: float) -> float:
 
     It is the silence of several windows that one run tests: see `silence_probability`.
     """
-    mechanism, attempts = spec.mechanism(), spec.attempts
-    steps = least_integer(
-        lambda margin: silence_probability(mechanism, margin, windows=windows, attempts=attempts) <= chance
-    )
+    mechanism = spec.mechanism()
+    steps = least_integer(lambda margin: silence_probability(mechanism, margin, windows=windows) <= chance)
     return float(steps * spec.granularity)
 
 

@@ -542,8 +542,7 @@ class Runs:
 
     def acts_on_queries_alone(self, dataset: int) -> bool:
         """Return whether only queries change a dataset, so that its next query may be prepared for."""
-        waits = self.queues.get(dataset) or dataset in self.mutes.watching
-        return not (isinstance(self.spec.append, Sweep) and waits)
+        return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
 
     def drop_waiting(self, dataset: int) -> None:
         """Drop the waiting queries of a dataset."""
