@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -359,10 +359,6 @@ def _monitor_problems(number: int, monitor: MonitorSpec, sources: Sequence[Sourc
         yield from _end_problems(("monitors", number, "end"), monitor, source)
 
 
-_SEEN: Final = 0.95
-"""Chance with which the end of an incident must be found where nothing is counted any more."""
-
-
 def _end_problems(path: KeyPath, monitor: MonitorSpec, source: SourceSpec) -> Found:
     """Yield why a monitor cannot test for ends."""
     if source.answers is not None or source.series is None:
@@ -385,7 +381,7 @@ def _end_problems(path: KeyPath, monitor: MonitorSpec, source: SourceSpec) -> Fo
                 survival(law, mechanism.threshold_law, low + branch.correction(0))
                 for law, branch in zip(mechanism.branch_laws, mechanism.branches, strict=True)
             )
-            if chance < _SEEN:
+            if chance < detection.SURE:
                 message = f"no end would be seen: of a count of 0 a test reports it {chance:.0%} of the time."
                 remedy = "Raise it (and the threshold), or its epsilon, or lower its cutoff"
                 yield (*path, "below"), f"{message} {remedy}"

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from stream_svt.settings.document import did_you_mean, quote
 from stream_svt.settings.fields import Form
-from stream_svt.settings.periods import DAY_MS
+from stream_svt.settings.periods import DAY_MS, EPOCH_MS
 
 _Integers: TypeAlias = NDArray[np.int64]
 
-_MONDAY_MS: Final = 4 * DAY_MS
-"""Monday, 5 January 1970, UTC."""
 _WEEK_MS: Final = 7 * DAY_MS
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _WEEKLY: Final = r"([A-Z][a-z]{2}) ([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])"
@@ -62,7 +60,7 @@ class Maintenance:
         """Return it as written in a file."""
         if not self.weekly:
             return {"from": _written(self.from_ms), "until": _written(self.until_ms)}
-        day, begin = divmod(self.from_ms - _MONDAY_MS, DAY_MS)
+        day, begin = divmod(self.from_ms - EPOCH_MS, DAY_MS)
         times = (f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}" for ms in (begin, self.until_ms % DAY_MS))
         return {"every": f"{_DAYS[day]} {'-'.join(times)}"}
 
@@ -92,7 +90,7 @@ def _weekly(value: object) -> Maintenance:
             f"expected a day and times in UTC such as Sun 02:00-04:00, found {quote(value)}{near}"
         )
     begin, end = (int(found[at]) * 3_600_000 + int(found[at + 1]) * 60_000 for at in (2, 4))
-    day_ms = _MONDAY_MS + _DAYS.index(found[1]) * DAY_MS
+    day_ms = EPOCH_MS + _DAYS.index(found[1]) * DAY_MS
     return Maintenance(day_ms + begin, day_ms + end + (DAY_MS if end <= begin else 0), weekly=True)
 
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.sources.units import HASH_BITS
+from stream_svt.sources.units import HASH, HASH_BITS
 
 Keys: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -25,7 +25,6 @@ Integers: TypeAlias = NDArray[np.int64]
 PARTS: Final = 16
 NO_KEYS: Final[Keys] = np.empty(0, np.uint64)
 _HASH_BITS: Final = np.uint64(HASH_BITS)
-_HASH: Final = np.uint64((1 << HASH_BITS) - 1)
 _PART: Final = np.uint64(PARTS - 1)
 _LONGER: Final = 2
 
@@ -56,7 +55,7 @@ def in_cells(keys: Keys, numbers: Integers) -> Keys:
     """Return the sorted keys of units in other cells, given the new number of each cell, -1 for none."""
     cells = numbers[cells_of(keys)]
     known = cells >= 0
-    return sorted_keys(pack(cells[known], keys[known] & _HASH))
+    return sorted_keys(pack(cells[known], keys[known] & HASH))
 
 
 def sorted_keys(keys: Keys) -> Keys:

@@ -19,7 +19,8 @@ KEY_BYTES: Final = 16
 HASH_BITS: Final = 44
 _BLOCK: Final = 16
 _LENGTH_BYTES: Final = 2
-_HASH: Final = np.uint64(2**HASH_BITS - 1)
+HASH: Final = np.uint64(2**HASH_BITS - 1)
+"""The bits of a hash."""
 _CONTENT: Final = np.uint64(2**64 - 2 ** (8 * _LENGTH_BYTES))
 _AT_ONCE: Final = 1 << 13
 """Units whose blocks fit a processor's own cache."""
@@ -69,7 +70,7 @@ class UnitHash:
             state = bits[: len(block)]
             goes_on = size > _BLOCK
             if not goes_on.all():
-                hashes[rows] = state[:, 0] & _HASH  # those that go on are put again
+                hashes[rows] = state[:, 0] & HASH  # those that go on are put again
                 if not goes_on.any():
                     return
                 rows, at, size, state = rows[goes_on], at[goes_on], size[goes_on], state[goes_on]
