@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from stream_svt.forward.config import DestinationConfig, type_word
-from stream_svt.forward.event import alert_of, matches
+from stream_svt.forward.event import alert_of, is_of, matches
 from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import AnyEvent, EventType, Lifecycle, MonitorStatus, event_in
 from stream_svt.monitor.state.snapshot import BLIND, PAUSED, STOPPED, Signal, State
@@ -219,7 +219,7 @@ def standing_alerts(
 
 def _wants(destination: DestinationConfig, subject: Subject, shown: str) -> bool:
     return (
-        matches(subject.monitor, destination.monitors)
+        is_of(subject.monitor, destination)
         and matches(subject.dataset, destination.datasets)
         and matches(type_word(CONDITIONS[shown].kind), destination.types)
     )

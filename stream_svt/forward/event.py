@@ -41,11 +41,16 @@ def wants(config: DestinationConfig, event: AnyEvent) -> bool:
     """Return whether a destination gets an event by itself: its filters match, without a standing alert."""
     with_alerts = config.alertmanager is not None and event.type in ENDING
     return (
-        matches(event.data.monitor.removesuffix(END), config.monitors)
+        is_of(event.data.monitor, config)
         and matches(event.data.dataset, config.datasets)
         and matches(type_word(EventType.ALERT if with_alerts else event.type), config.types)
         and (config.alertmanager is None or event.type not in STANDING)
     )
+
+
+def is_of(monitor: str, config: DestinationConfig) -> bool:
+    """Return whether a destination gets a monitor by its name, or by that of the one whose incidents it ends."""
+    return any(matches(name, config.monitors) for name in (monitor, monitor.removesuffix(END)))
 
 
 def matches(text: str, patterns: Sequence[str]) -> bool:
@@ -131,8 +136,8 @@ def silence_of(kind: str, data: Lifecycle) -> str:
     """Return what the end of an alert says, in words."""
     if kind == EventType.ALERT_ENDED:
         below, bound = data.detail.get("below", 0), data.detail.get("bound")
-        at_most = "no bound is certified" if bound is None else f"the true value is at most {bound:,.12g}"
-        return f"ended: below {below:,.12g}; {at_most}"
+        at_most = "no bound is certified" if bound is None else f"that value is at most {bound:,.12g}"
+        return f"ended: the value tested for the end is below {below:,.12g}; {at_most}"
     detail, windows = data.detail, counted(data.detail.get("windows", 0), "window")
     if kind == EventType.UNTESTED:
         return f"nobody knows whether it goes on: the {windows} after its mute were not all tested ({data.reason})"

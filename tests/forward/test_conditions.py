@@ -123,6 +123,22 @@ def test_its_end_says_what_ended_it_and_is_forgotten_later(tmp_path, cause, end)
     assert len(later) == (end in ("a close", "a pause"))  # it is blind for another reason
 
 
+def test_a_filter_for_a_monitor_lets_the_conditions_of_its_ends_pass(tmp_path):
+    one = Conditions()
+    one.take(event(*BEGINS["exhausted"], monitor="hot.end"))
+    for pattern, passes in (("hot", True), ("hot.end", True), ("cold", False)):
+        found, number = standing_alerts(
+            destination(
+                tmp_path,
+                f"{{name: p, monitors: [{pattern}], alertmanager: {{urls: ['http://127.0.0.1:9']}}}}",
+            ),
+            [one],
+            NOW,
+            LASTS,
+        )
+        assert (len(found), number) == (passes, passes)
+
+
 @pytest.mark.parametrize("cause", ["limited", "paused for a while"])
 def test_a_condition_ends_at_the_time_that_its_event_named(tmp_path, cause):
     one = Conditions()

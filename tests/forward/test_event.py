@@ -74,6 +74,13 @@ def test_monitors_and_datasets_are_patterns(tmp_path):
         assert wants(one, event(alert(monitor=monitor, dataset=dataset))) is passes
 
 
+@pytest.mark.parametrize(("pattern", "passing"), [("hot", [True, True]), ("hot.end", [False, True])])
+def test_a_monitor_stands_for_its_ends_and_they_have_a_name_of_their_own(tmp_path, pattern, passing):
+    one = hook(tmp_path, f"monitors: [{pattern}], ")
+    ended = event(lifecycle("below", monitor="hot.end", detail=REPORTED), EventType.ALERT_ENDED)
+    assert [wants(one, each) for each in (event(), ended)] == passing
+
+
 # Webhooks
 
 
@@ -257,7 +264,7 @@ def test_the_end_of_an_incident_ends_its_alerts_of_any_severity_and_says_the_bou
         assert one["endsAt"] == "2026-01-05T10:00:00.000+00:00"
         assert (
             one["annotations"]["summary"]
-            == "milk of shop (hot): ended: below 400; the true value is at most 377.5"
+            == "milk of shop (hot): ended: the value tested for the end is below 400; that value is at most 377.5"
         )
     bare = event(
         lifecycle("below", monitor="hot.end", detail=detail | {"severities": []}), EventType.ALERT_ENDED
