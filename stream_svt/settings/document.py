@@ -174,7 +174,7 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
     kind, loc, context, value = detail["type"], detail["loc"], detail.get("ctx", {}), detail["input"]
     fields = {info.alias or name: info for name, info in model.model_fields.items() if name != "kind"}
     if kind in {EXPLAINED, ABSENT}:
-        yield _error(kind, loc, detail["msg"])
+        yield _error(kind, loc, _with_example(detail["msg"], loc, fields))
     elif kind == "too_short" and len(value) >= context["min_length"]:
         return  # each invalid item is reported by itself
     elif kind == "extra_forbidden":
@@ -189,7 +189,16 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
         message = _MESSAGES.get(kind, "{msg}, found {found}").format(**found)
         if kind == "string_type" and not isinstance(value, dict | list):
             message += ": put it in quotes"
-        yield _error(EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))
+        message += did_you_mean(value, words) if words else ""
+        yield _error(EXPLAINED, loc, _with_example(message, loc, fields))
+
+
+def _with_example(message: str, loc: KeyPath, fields: Mapping[str, FieldInfo]) -> str:
+    """Return a message, with the example in the description of a key that must be a mapping."""
+    described = fields[str(loc[0])].description if len(loc) == 1 and loc[0] in fields else None
+    example = re.search(r"\{\w+: [^}]*\}", " ".join((described or "").split()))
+    begin = _MAPPING.partition(",")[0]
+    return message if example is None else message.replace(f"{begin},", f"{begin} such as {example[0]},", 1)
 
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
