@@ -278,6 +278,10 @@ class WindowList(msgspec.Struct, frozen=True):
     series: tuple[str, ...]
     questions: tuple[Question, ...] = ()
 
+    def index_of(self, measure: str) -> int:
+        """Return the index of a measure among those of the list."""
+        return [one.name for one in self.measures].index(measure)
+
     def part(self, first: int, end: int) -> WindowList:
         """Return the list with some of its series."""
         asked = tuple(one.of_series(first, end) for one in self.questions)

@@ -361,7 +361,7 @@ class Counter(SourceCounter):
         for visits in listed.visits:
             parts = window.counting.get(visits, [NO_KEYS])
             counts = np.bincount(cells_of(np.concatenate(parts)), minlength=listed.cells).reshape(shape)
-            number = [measure.name for measure in listed.measures].index(visits.measure)
+            number = listed.index_of(visits.measure)
             for dataset, of_dataset in zip(listed.datasets, counts, strict=True):
                 name = self.source.dataset_at(begin, dataset)
                 closed.add(begin, name, visits.name, listed.series, of_dataset[number])

@@ -28,7 +28,7 @@ class Counting:
 
     def __init__(self, visits: Visits, window: OpenWindow, before: Iterable[OpenWindow]) -> None:
         self._listed, self._at_most = window.cells.list, visits.at_most
-        self._measure = [measure.name for measure in self._listed.measures].index(visits.measure)
+        self._measure = self._listed.index_of(visits.measure)
         known = [one for one in before if one.key == window.key and visits in one.counting]
         # Most windows share their lists.
         lists = {id(one.cells): one.cells for one in known if one.cells is not window.cells}
