@@ -1,4 +1,4 @@
-"""The command `explain`: what one alert means, from the configuration and the released event alone."""
+"""The command `explain`: what an alert, or its end, means, from the configuration and the released event alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stream_svt.terminal import say
 @click.argument("event")
 @common.config_option()
 def explain(event: str, path: Path) -> None:
-    """Explain an alert, or its not-renewed event: what was found, the odds, the price, and what silence means.
+    """Explain an alert, or its end or not-renewed event: what was found, the odds, the price, what silence means.
 
     EVENT is a file with one event of the alert topic as JSON, - for standard input, or the id of an event, which is
     looked up on the alert topic. The answer follows from the configuration and released events alone. With a file it
@@ -52,10 +52,15 @@ def explain(event: str, path: Path) -> None:
     except msgspec.DecodeError as error:
         raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
     is_silence = found.type in (EventType.NOT_RENEWED, EventType.UNTESTED)
-    if found.application != spec.application or not (is_silence or isinstance(found.data, Alert)):
+    is_top = isinstance(found.data, Alert) or found.type == EventType.ALERT_ENDED
+    if found.application != spec.application or not (is_silence or is_top):
         what = f"it is of type {found.type} of application {found.application!r}"
         raise StreamSvtError(f"no alert of application {spec.application!r}, which {path} declares: {what}")
-    for line in _silence(found) if is_silence else explain_alert(spec, found):
+    try:
+        lines = [*_silence(found)] if is_silence else explain_alert(spec, found)
+    except msgspec.ValidationError as error:
+        raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
+    for line in lines:
         say(line)
 
 

@@ -1,84 +1,132 @@
-"""One alert in words, from the released event and the configuration alone: no true value, state or key is needed."""
+"""An alert, or the end of an incident, in words, from the released event and the configuration alone.
+
+No true value, state or key is needed.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import floor, log10
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from stream_svt.monitor.operations import utc
-from stream_svt.monitor.released import Alert, Event
+from stream_svt.monitor.released import Alert, Event, EventType, Lifecycle
 from stream_svt.planning.budget import SURE, reported_margin, silence, wastes
 from stream_svt.planning.detected import often
 from stream_svt.planning.model import report_chances
 from stream_svt.planning.questions import value_in_words
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.fields import END
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.questions import Question
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.wording import counted
 
-_BELOW = {0: "at the threshold", 1: "a noise scale below", 3: "3 noise scales below"}
+_FAR = {0: "at the threshold", 1: "a noise scale {}", 3: "3 noise scales {}"}
 
 
-def explain_alert(spec: ApplicationSpec, event: Event[Alert]) -> list[str]:
-    """Return what an alert means, as lines of text; odds only if the monitor is declared as it was when it tested."""
-    alert = event.data
+def explain_alert(spec: ApplicationSpec, event: Event[Any]) -> list[str]:
+    """Return what an alert or an end means, as lines of text; odds only if its monitor is declared as when it tested.
+
+    Raises msgspec.ValidationError for an end that lacks a detail.
+    """
+    is_end = event.type == EventType.ALERT_ENDED
+    alert: Alert = _top_of(event.data) if is_end else event.data
+    turn, beside, what = (-1, "below", "end") if is_end else (1, "above", "alert")
     declared = next((one for one in spec.monitors if one.name == alert.monitor), None)
-    estimate = "none, without a bound" if alert.estimate is None else f"{alert.estimate:,.12g}"
+    estimate = "none, without a bound" if alert.estimate is None else _text(turn * alert.estimate)
     severity = f"; severity {alert.severity}" if alert.severity else ""
     parts = {
-        "Found": _found(spec, alert, declared),
+        "Found": f"{_found(spec, alert, declared)}, was found {beside} {_text(turn * alert.threshold)}.",
         "Estimate": f"{estimate}{severity}.",
-        "Bound": _bound(alert),
+        "Bound": _bound(alert, is_end=is_end),
     }
     if declared is not None and declared.hash() == alert.spec_hash:
-        margins = (float(reported_margin(declared, chance)) for chance in (SURE, 0.5))
-        sure, half = (f"{alert.threshold + margin:,.6g}" for margin in margins)
-        parts["Odds"] = _odds(declared, alert)
+        parts["Odds"] = _odds(declared, alert, turn)
         parts["Wastes"] = wastes(declared)
-        parts["Silence"] = (
-            f"another series may have been tested without an alert: {sure} would have been reported {SURE:.0%} of the "
-            f"time, {half} half of the time, lower values less often. Such a test costs nothing. A series that was "
-            "muted, and one whose monitor was paused, limited, exhausted or in maintenance, was not tested."
-        )
+        parts["Silence"] = _silence(declared, alert, turn)
         if alert.watched_until is not None:
-            parts["Watched"] = (
-                f"until {utc(alert.watched_until)} alert.not-renewed follows if the first "
-                f"{counted(declared.not_renewed or 1, 'window')} after the mute are all tested and none is reported, "
-                f"else another alert, or alert.untested. {silence(declared).capitalize()}"
-            )
+            parts["Watched"] = f"until {utc(alert.watched_until)} {_watched(declared)}"
     else:
         which = f"monitor {alert.monitor} otherwise" if declared else f"no monitor {alert.monitor}"
         found = f"and this was tested with digest {alert.spec_hash}"
         parts["Odds"] = f"unknown: the file declares {which}, {found}. Give the file of that time."
     account, until = alert.account, alert.muted_until
+    charge = f"{account.measure} {account.charge:.9g}" if account.charge > 0 else "paid with its run"
     parts["Price"] = (
-        f"{f'{account.measure} {account.charge:.9g}' if account.charge > 0 else 'paid with its run'}; alert "
-        f"{alert.number} of run {alert.run}. After it {account.measure} {account.spent:.9g} of {account.limit:.9g} was "
-        f"spent: {account.limit - account.spent:.9g} is left, {account.reserved:.9g} of it reserved by open runs."
+        f"{charge}; {what} {alert.number} of run {alert.run}. After it {account.measure} {account.spent:.9g} of "
+        f"{account.limit:.9g} was spent: {account.limit - account.spent:.9g} is left, {account.reserved:.9g} of it "
+        "reserved by open runs."
     )
     if until is not None:
         ends = {"period": "as long as its dataset lives", "run": "for the rest of the run"}
         lasts = f"until {utc(until)}" if isinstance(until, int) else ends[until]
         parts["Mute"] = f"this series is not tested {lasts}: its silence means nothing."
-    correction = f", plus a correction of {alert.correction:.12g}" if alert.correction else ""
+    elif is_end:
+        parts["Mute"] = f"over: this series is tested for alerts of {alert.monitor.removesuffix(END)} again."
+    sign = "less" if is_end else "plus"
+    correction = f", {sign} a correction of {alert.correction:.12g}" if alert.correction else ""
     parts["Noise"] = (
-        f"with noise of scale {alert.query_noise.scale:.3g} the value was {alert.gap:.12g} above the noisy threshold: "
-        f"{alert.threshold:.12g}{correction}, plus noise of scale {alert.threshold_noise.scale:.3g}."
+        f"with noise of scale {alert.query_noise.scale:.3g} the value was {alert.gap:.12g} {beside} the noisy "
+        f"threshold: {_text(turn * alert.threshold)}{correction}, {sign} noise of scale "
+        f"{alert.threshold_noise.scale:.3g}."
     )
-    head = f"Alert {event.id} of {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
+    head = f"{what.capitalize()} {event.id} of {event.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
 
 
-def _bound(alert: Alert) -> str:
+def _silence(monitor: MonitorSpec, alert: Alert, turn: int) -> str:
+    """Return what it means that others were not reported; ``turn`` is the sign of the values."""
+    margins = (float(reported_margin(monitor, chance)) for chance in (SURE, 0.5))
+    sure, half = (f"{turn * (alert.threshold + margin):,.6g}" for margin in margins)
+    odds = f"{sure} would have been reported {SURE:.0%} of the time, {half} half of the time"
+    if monitor.ends:
+        return f"another incident without an end may be over: {odds}, higher values less often. A test costs nothing."
+    return (
+        f"another series may have been tested without an alert: {odds}, lower values less often. Such a test costs "
+        "nothing. A series that was muted, and one whose monitor was paused, limited, exhausted or in maintenance, was "
+        "not tested."
+    )
+
+
+def _watched(monitor: MonitorSpec) -> str:
+    """Return which events may follow an alert of a monitor with ``end`` or ``not_renewed``."""
+    if monitor.end is not None:
+        return (
+            f"the series is tested for a value below {_text(float(monitor.end.below))} instead: alert.ended follows "
+            "where one is found."
+        )
+    return (
+        f"alert.not-renewed follows if the first {counted(monitor.not_renewed or 1, 'window')} after the mute are all "
+        f"tested and none is reported, else another alert, or alert.untested. {silence(monitor).capitalize()}"
+    )
+
+
+def _top_of(end: Lifecycle) -> Alert:
+    """Return the end of an incident as the top of the values with the sign turned: see `end_of`."""
+    names = {"threshold": "below", "bound": "bound", "estimate": "estimate"}
+    found = {name: end.detail.get(word) for name, word in names.items()}
+    turned = {name: -one if isinstance(one, float | int) else one for name, one in found.items()}
+    same = {name: getattr(end, name) for name in ("dataset", "monitor", "run", "account")}
+    return msgspec.convert({**end.detail, **turned, **same, "muted_until": None}, Alert)
+
+
+def _text(value: float) -> str:
+    """Return a value with at most twelve digits; zero has no sign."""
+    return f"{value or 0:,.12g}"
+
+
+def _bound(alert: Alert, *, is_end: bool) -> str:
     sure = f"{100 * (1 - alert.beta):.6g}%"
     if alert.bound is None:
         return f"none: the gap is too small for one at {sure}, or the threshold's noise has two sides."
+    bound = f"at most {_text(-alert.bound)}" if is_end else f"at least {_text(alert.bound)}"
     return (
-        f"the true value is at least {alert.bound:.12g}, at {sure}. One such bound in {1 / alert.beta:.3g} may be "
+        f"that value is {bound}, at {sure}. One such bound in {1 / alert.beta:.3g} may be "
         "wrong, and more of them where most alerts are false."
     )
 
@@ -98,7 +146,7 @@ def _found(spec: ApplicationSpec, alert: Alert, monitor: MonitorSpec | None) -> 
         when = _when(source, alert, question)
     series = "" if alert.series is None else f" of series {alert.series}"
     unit = "" if (dataset := spec.find(alert.dataset)) is None else f" ({dataset.terms.unit})"
-    return f"{what}{series}{when}, in dataset {alert.dataset}{unit}, was found above {alert.threshold:.12g}."
+    return f"{what}{series}{when}, in dataset {alert.dataset}{unit}"
 
 
 def _when(source: SourceSpec, alert: Alert, question: Question | None) -> str:
@@ -115,13 +163,15 @@ def _when(source: SourceSpec, alert: Alert, question: Question | None) -> str:
     return ""
 
 
-def _odds(monitor: MonitorSpec, alert: Alert) -> str:
-    distances = -alert.query_noise.scale * np.array([*_BELOW])
+def _odds(monitor: MonitorSpec, alert: Alert, turn: int) -> str:
+    """Return how often values on the other side of the threshold are reported; ``turn`` is the sign of the values."""
+    distances = -alert.query_noise.scale * np.array([*_FAR])
     chances = report_chances(monitor, distances).mean(axis=0)
-    each = zip(distances, _BELOW.values(), chances, strict=True)
+    each = zip(distances, _FAR.values(), chances, strict=True)
+    beyond = "below" if turn > 0 else "above"
     digits = 2 - floor(log10(alert.query_noise.scale))  # three of the scale
     odds = ", ".join(
-        f"{round(alert.threshold + far, digits):,.12g} ({where}) {often(chance)}"
+        f"{_text(turn * round(alert.threshold + far, digits))} ({where.format(beyond)}) {often(chance)}"
         for far, where, chance in each
     )
     tests = "" if monitor.attempts == 1 else f" by one of its {monitor.attempts} tests"

@@ -17,14 +17,15 @@ def explain_question(monitor: MonitorSpec, question: Question, source: SourceSpe
     """Return in words what a monitor tests in place of the counts of a source."""
     down, up = (quote(Fraction(one, question.parts)) for one in question.moves)
     moves = f"one `{source.unit}` moves it by -{down} to {up}" if question.moves[0] else f"one adds 0 to {up}"
-    text = f"{monitor.name} tests {value_in_words(monitor, question, source)}: {moves}."
+    turned = f"with the sign turned, after alerts of {monitor.ends}, " if question.ends else ""
+    text = f"{monitor.name} tests {turned}{value_in_words(monitor, question, source)}: {moves}."
     for more in (_silence(question, source), _least(monitor, question)):
         text += f" {more}" if more else ""
     return text
 
 
 def value_in_words(monitor: MonitorSpec, question: Question, source: SourceSpec) -> str:
-    """Return the operators of a question in words, the last one first."""
+    """Return the operators of a question in words, the last one first, without the sign of an end."""
     window = source.window
     text = question.measure
     if question.share is not None:
@@ -52,7 +53,7 @@ def value_in_words(monitor: MonitorSpec, question: Question, source: SourceSpec)
         windows, at_least = question.holds
         which = "the smallest" if at_least == windows else f"the {ordinal(at_least)} largest"
         text = f"{'the largest' if question.ends else which} of {windows} windows of {text}"
-    return f"with the sign turned, after alerts of {monitor.ends}, {text}" if question.ends else text
+    return text
 
 
 def ordinal(number: int) -> str:

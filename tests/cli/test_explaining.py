@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream_svt.monitor.released import EventType
-from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.sources import changed
 
 LOCKED = changed(("sources:", "sealing: {keys: [no-such.key]}\nsources:"))
@@ -50,6 +50,19 @@ def test_the_end_of_a_watch_is_explained_too(stream_svt, web, tmp_path):
         )
         assert "After    alert web/a/m/1/4.\n" in told
         assert words in told
+
+
+def test_the_end_of_an_incident_is_explained_and_refused_without_its_details(stream_svt, web, tmp_path):
+    noise = {"family": "exponential", "scale": 3.0}
+    top = {"series": "/cart", "query_id": "q", "branch": "top", "attempt": 1, "gap": 2.0, "number": 1}
+    top |= {"spec_hash": "", "position": {"topic": "t", "partition": 0, "offset": 1, "row": 0}, "beta": 0.05}
+    detail = top | {"below": 400.0, "correction": 6.0, "threshold_noise": noise, "query_noise": noise}
+    for one, code, says in ((detail, 0, "was found below 400."), (top, 1, "is no event of the alert topic:")):
+        data = lifecycle("below", monitor="many-users.end", account=account_of(), detail=one)
+        (tmp_path / "event.json").write_bytes(encoded(4, data, kind=EventType.ALERT_ENDED, application="web"))
+        ended = stream_svt("explain", "-c", web, tmp_path / "event.json")
+        assert ended.code == code
+        assert says in ended.out + ended.err
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,27 @@ import re
 from typing import Any
 
 import pytest
+from msgspec import ValidationError, structs
 
 from stream_svt.mechanisms import estimates
 from stream_svt.mechanisms.accuracy import report_probability
-from stream_svt.monitor.released import Account, NoiseLaw, Position
+from stream_svt.monitor.released import (
+    Account,
+    Event,
+    EventType,
+    Lifecycle,
+    NoiseLaw,
+    Position,
+    decode,
+    encode,
+)
 from stream_svt.monitor.state.plan import silent_margin
 from stream_svt.planning.alerts import explain_alert
 from stream_svt.planning.budget import explain
 from stream_svt.planning.sources import explain_sources
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.support.alerts import account_of, alert, event
+from tests.support import ended
+from tests.support.alerts import TIME, account_of, alert, event
 from tests.support.sources import ANSWERS, WEB, changed
 
 WINDOW = "2026-11-28T09:00:00Z/2026-11-28T10:01:00Z"
@@ -128,7 +139,7 @@ def test_odds_of_a_monitor_that_was_declared_otherwise_are_unknown() -> None:
 def test_a_bound_is_given_where_it_was_released() -> None:
     assert explained()["Bound"].startswith("none: the gap is too small for one at 95%")
     bound = explained(bound=540.0, beta=0.01)["Bound"]
-    assert bound.startswith("the true value is at least 540, at 99%. One such bound in 100 may be wrong")
+    assert bound.startswith("that value is at least 540, at 99%. One such bound in 100 may be wrong")
 
 
 def test_the_price_is_that_of_the_event() -> None:
@@ -189,6 +200,60 @@ def test_values_have_the_digits_that_the_noise_has() -> None:
 def test_the_mute_is_the_end_of_what_silence_of_the_series_may_mean(until: Any, says: str) -> None:
     assert says in explained(muted_until=until)["Mute"]
     assert "Mute" not in explained(muted_until=None)
+
+
+def end_of_an_incident(more: str = "") -> tuple[ApplicationSpec, Event[Lifecycle]]:
+    """Return a configuration, and the end of an incident that an engine released under it."""
+    spec = ended.application(more=more)
+    events = ended.Feed(spec).read(ended.written(spec, [ended.HIGH] * 3 + [ended.QUIET] * 4)).play.events
+    (found,) = (one for one in events if one.type == EventType.ALERT_ENDED)
+    return spec, decode(encode(found, application="web", shard=0, time=TIME, origin="o"))
+
+
+def test_the_end_of_an_incident_is_explained_with_the_sides_of_an_alert_turned() -> None:
+    spec, event = end_of_an_incident("for: 2,")
+    head, *lines = explain_alert(spec, event)
+    parts, detail = dict(line.split(maxsplit=1) for line in lines), event.data.detail
+    assert head == f"End {event.id} of 2026-01-05 10:00:00 UTC:"
+    assert parts["Found"].startswith(
+        "the largest of 2 windows of all (all of source s: different `user`) of series /"
+    )
+    assert parts["Found"].endswith(", was found below 400.")
+    assert float(parts["Estimate"].rstrip(".")) == pytest.approx(detail["estimate"])
+    assert parts["Bound"].startswith(f"that value is at most {detail['bound']:g}, at 95%.")
+    assert parts["Price"].startswith(f"epsilon {event.data.account.charge:.9g}; end 1 of run 1. After it")
+    assert parts["Mute"] == "over: this series is tested for alerts of m again."
+    assert (
+        f"{detail['gap']:g} below the noisy threshold: 400, less a correction of 6, less noise"
+        in parts["Noise"]
+    )
+    shown = re.findall(r"([\d.]+) \((at the threshold|\w+ noise scales? above)\)", parts["Odds"])
+    assert [float(value) for value, _ in shown] == pytest.approx([400, 400.7, 402.1], abs=0.05)
+    surely = re.search(r"(\d+) would have been reported 95%", parts["Silence"])
+    assert surely is not None
+    assert f"incident of m at a value of {surely[1]} at its first test 95%" in " ".join(explain(spec))
+
+
+def test_an_end_at_zero_has_no_sign_and_one_that_lacks_a_detail_is_refused() -> None:
+    spec, event = end_of_an_incident()
+    zero = structs.replace(event.data, detail=event.data.detail | {"below": 0.0, "bound": 0.0})
+    text = "\n".join(explain_alert(spec, structs.replace(event, data=zero)))
+    assert "found below 0." in text
+    assert "at most 0, at" in text
+    lacking = structs.replace(event.data, detail=event.data.detail | {"below": None})
+    with pytest.raises(ValidationError, match="threshold"):
+        explain_alert(spec, structs.replace(event, data=lacking))
+
+
+def test_an_alert_whose_incident_has_an_end_says_that_the_series_is_tested_for_it() -> None:
+    ending = changed(
+        ("threshold: 500, mute: 1h", "threshold: 500, end: {below: 400, longest: 7d}"),
+        ("{epsilon: 2}", "{epsilon: 4}"),
+    )
+    assert explained(ending, watched_until=1_700_000_000_000)["Watched"] == (
+        "until 2023-11-14 22:13:20 UTC the series is tested for a value below 400 instead: alert.ended follows where "
+        "one is found."
+    )
 
 
 NOW_MS = 1_795_900_000_000

@@ -17,6 +17,7 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType, encode, received
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
+from stream_svt.monitor.state.plan import Plan, end_of
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.protocol.history.audit import Audit
 from stream_svt.protocol.history.carry_over import ShardHistory
@@ -28,7 +29,7 @@ from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.periods import DAY_MS
 from stream_svt.settings.questions import Question, rows_of
 from stream_svt.sources.counts import CountsRecord
-from tests.support import counter_of_questions
+from tests.support import alerts, counter_of_questions
 from tests.support.counter_of_questions import SOURCE, T
 from tests.support.ended import (
     HIGH,
@@ -60,6 +61,13 @@ def test_an_incident_costs_two_charges_however_long_it_is():
     assert ledger.spent == sum(one.threshold_units + one.largest_units for one in runs)
     feed.read(written(spec, [*LONG, HIGH]))
     assert feed.tops[2:] == [("alert", "/", 43)]  # it is tested again
+
+
+def test_an_end_at_zero_has_no_sign():
+    spec = application()
+    plan = Plan.of(spec.monitors[0])
+    end = end_of(alerts.alert(threshold=0.0, bound=0.0, estimate=0.0), plan)
+    assert [str(end.detail[name]) for name in ("below", "bound", "estimate")] == ["0.0"] * 3
 
 
 def test_an_audit_knows_ends_and_their_prices():

@@ -57,9 +57,9 @@ def end_of(alert: Alert, ended: Plan) -> Lifecycle:
     detail: dict[str, Any] = {
         "series": alert.series,
         "severities": [name for _, name in ended.severities],
-        "below": -alert.threshold,
-        "bound": None if alert.bound is None else -alert.bound,
-        "estimate": None if alert.estimate is None else -alert.estimate,
+        "below": 0.0 - alert.threshold,  # no negative zero
+        "bound": None if alert.bound is None else 0.0 - alert.bound,
+        "estimate": None if alert.estimate is None else 0.0 - alert.estimate,
     }
     same = ("query_id", "beta", "gap", "correction", "branch", "attempt", "number", "spec_hash")
     detail |= {name: getattr(alert, name) for name in same}
