@@ -14,21 +14,17 @@ import numpy as np
 
 from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
+from benchmarks.papers.gap_theory import (
+    blue_error_ratio,
+    expected_reduction,
+    marginal_quantile,
+    standard_deviation,
+)
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import ERROR, Row, Table, cell, measured, paired_ratio
 from benchmarks.simulation import Floats
 from stream_svt.mechanisms import Mean, Noise, SparseVector, Top, adaptive, sparse_vector
-from stream_svt.mechanisms.estimates import (
-    blue_error_ratio,
-    blue_top_k,
-    certain_gap,
-    estimate,
-    expected_reduction,
-    inverse_variance,
-    joint,
-    marginal_lower_bound,
-    standard_deviation,
-)
+from stream_svt.mechanisms.estimates import blue_top_k, certain_gap, estimate, inverse_variance, joint
 from stream_svt.mechanisms.noise import variance
 from stream_svt.mechanisms.selection.top_k import TopK
 
@@ -287,7 +283,7 @@ def measure_bounds(effort: Effort) -> Table:
                 svt = plain(k, noise, EPSILON)
                 branch = svt.branches[0]
                 laws = {"query": svt.branch_laws[0], "threshold": svt.threshold_law}
-                least = -marginal_lower_bound(0, 0, **laws, beta=BETA)
+                least = marginal_quantile(**laws, beta=float(BETA))
                 errors = draws(noise, branch.rate, 100 * trials, rng) - draws(
                     noise, svt.threshold_rate, 100 * trials, rng
                 )

@@ -27,7 +27,7 @@ from stream_svt.mechanisms import (
 )
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.grid import Integers
-from stream_svt.mechanisms.noise import pmf, tail
+from stream_svt.mechanisms.noise import tail
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
 if TYPE_CHECKING:
@@ -195,7 +195,10 @@ def _branches(path: Path) -> None:
         for at, branch in enumerate(svt.branches):
             bar = branch.correction(0) + secret
             missed *= [1 - tail(svt.query_noise, branch.rate, bar - margin) for margin in margins]
-            reported[at] += pmf(svt.threshold_noise, svt.threshold_rate, secret) * (1 - missed)
+            chance, beyond = (
+                tail(svt.threshold_noise, svt.threshold_rate, one) for one in (secret, secret + 1)
+            )
+            reported[at] += (chance - beyond) * (1 - missed)
     prices = [f"epsilon {float(branch.charge):.3f}" for branch in svt.branches]
     with figure(path, (1, 1), (7.2, 3.4)) as (drawn, [axes]):
         axes.set(xlabel="distance above the threshold", ylabel="probability", xlim=(0, 700), ylim=(0, 1))

@@ -17,16 +17,11 @@ from stream_svt.mechanisms.arguments import require, require_bool
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import (
     RELATIVE_VARIANCE,
-    Law,
     Noise,
-    expectation,
-    least_integer,
     mean,
-    require_laws,
     scales_at_odds,
-    tails,
 )
-from stream_svt.mechanisms.numbers import Exact, Number, integer_of, number_of, shown
+from stream_svt.mechanisms.numbers import Exact, integer_of, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +132,7 @@ class Optimal(Correction):
 
     Here k = queries/cutoff and G is the distribution function of the query noise of scale s. The maximum, at
     1 - G(r) = 1/(k + 1), is s ln(k + 1) for exponential, s ln((k + 1)/2) for Laplace and -s ln ln(1 + 1/k) for Gumbel
-    noise; `optimal_steps` finds the maximum on the grid. This rule ignores retries; `Exposure` accounts for them.
+    noise. This rule ignores retries; `Exposure` accounts for them.
     """
 
     queries: int
@@ -188,29 +183,6 @@ class Explicit(Correction):
     def table(self, _comparison: Comparison) -> tuple[int, ...]:
         """Return the numbers as given."""
         return self.corrections
-
-
-def optimal_steps(ratio: Number, query: Law, threshold: Law | None = None) -> int:
-    """Return the optimal correction of Liu et al. (2024) in grid steps, for any pair of noises; use with `Explicit`.
-
-    It is the integer r that maximises G(r)^k (1 - G(r)), G(r) = P(noise < r): the probability that an answer on the
-    threshold is reported and k others are not. This rises while 1 - G(r) > 1/(k + 1) and falls afterwards.
-
-    `ratio` is k, the number of queries per answer to report. If the law of the threshold noise is given, G is that of
-    query noise - threshold noise; otherwise the noisy threshold is fixed, as in the paper.
-    """
-    require_laws(query=query, **({} if threshold is None else {"threshold": threshold}))
-    k, scale = float(number_of(ratio, "ratio", above=0)), float(1 / query.rate)
-
-    def reached(steps: int) -> float:
-        return expectation(lambda z: tails(query.noise, query.rate, z + steps), threshold, scale=scale)
-
-    def logarithm(steps: int) -> float:
-        tail = reached(steps)
-        return k * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
-
-    above = least_integer(lambda steps: reached(_bounded(steps)) <= 1 / (k + 1))
-    return max((above - 1, above), key=logarithm)
 
 
 def least_variance_split(

@@ -6,7 +6,6 @@ steps; the true value lies up to one grid step above q. These functions read rel
 
 * `estimate` is unbiased over the noise, and so biased upwards given that the gap was reported.
 * `lower_bound` holds for reported answers, given all earlier outputs, under exponential threshold noise.
-* `marginal_lower_bound` holds before selection only; its coverage fails among reported answers.
 
 If half of the budget pays for measurements of the selected answers, gap and measurement are unbiased **before
 selection**, and their weighted mean has less variance than the measurement. But answers are reported because their
@@ -31,18 +30,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import require, require_bool
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import (
     MONITORED,
-    RELATIVE_VARIANCE,
     Law,
     Noise,
-    least_integer,
     mean,
     require_laws,
     to_decimal,
-    variance,
 )
 from stream_svt.mechanisms.numbers import Number, integer_of, number_of
 
@@ -59,11 +55,6 @@ def estimate(bar: int, gap: int, *, query: Law, threshold: Law) -> float:
     """
     _check_gap(bar, gap, query, threshold)
     return bar + gap - _bias(query, threshold)
-
-
-def standard_deviation(*, query: Law, threshold: Law) -> float:
-    """Return the standard deviation of `estimate` before selection, in grid steps."""
-    return math.sqrt(variance(query.noise, query.rate) + variance(threshold.noise, threshold.rate))
 
 
 def certain_gap(query_rate: Number, beta: Number) -> int:
@@ -109,18 +100,6 @@ class GapBounds:
     def lower_bound(self, bar: int, gap: int) -> int | None:
         """Return the bound of a reported answer; see `lower_bound`."""
         return None if self.least is None or gap < self.least else bar + gap - self.least + 1
-
-
-def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number) -> int:
-    """Return a lower bound, in grid steps, that holds with probability 1 - beta for a gap that was not selected.
-
-    Among reported answers its coverage fails: 42 % was measured instead of 95 % (docs/reproduction.md). It serves for
-    comparison. `MisuseError` for Gumbel noise and for beta outside (0, 1).
-    """
-    _check_gap(bar, gap, query, threshold)
-    limit = _level(beta)
-    with decimal.localcontext(prec=_DIGITS):
-        return bar + gap - least_integer(lambda t: _survival(query, threshold, t + 1) <= limit)
 
 
 def survival(query: Law, threshold: Law, t: int) -> float:
@@ -257,36 +236,6 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
     shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers up to a common term
     merged: Floats = y.mean() + (relative * (y - y.mean()) + shape - shape.mean()) / (1 + relative)
     return merged
-
-
-def blue_error_ratio(count: int, ratio: Number) -> float:
-    """Return the mean squared error of `blue_top_k` / that of the measurements (Ding et al. 2019, Corollary 1).
-
-    >>> blue_error_ratio(10, 1.0)
-    0.55
-    """
-    integer_of(count, "count", least=1)
-    relative = float(number_of(ratio, "ratio", above=0))
-    return (1 + relative * count) / (count * (1 + relative))
-
-
-def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> float:
-    """Return the share of the mean squared error that merging gaps with measurements saves, for small rates.
-
-    A sparse-vector run with `count` alerts (k) and the split of least variance costs half of the budget, Laplace
-    measurements of the alerts the other half. With U/D = 1 for monotonic queries and 2 for others, the variance of a
-    gap estimate is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for
-    exponential noise. This holds only for answers far above the threshold.
-
-    >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
-    [0.358, 0.527]
-    """
-    integer_of(count, "count", least=1)
-    require_bool(monotonic, "monotonic")
-    width = 1 if monotonic else 2
-    family = RELATIVE_VARIANCE[Noise.of(noise)] / RELATIVE_VARIANCE[Noise.LAPLACE]
-    spread = family * width**2 * (1 + math.pow(width * count, -2 / 3)) ** 3
-    return 1 / (1 + spread)
 
 
 def _positive(numbers: Numbers | float) -> Floats:

@@ -134,21 +134,6 @@ RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: m
 """Variance in squared scales, for small rates."""
 
 
-def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
-    """Return P(noise = k), accurate for rates near 0 too."""
-    noise, rate = Noise.of(noise), float(rate)
-    if noise is Noise.LAPLACE:
-        return -math.expm1(-rate) / (1 + math.exp(-rate)) * math.exp(-rate * abs(k))
-    if noise is Noise.GUMBEL:
-        if -rate * k > _MAX_EXPONENT:
-            return 1.0 - tail(noise, rate, k + 1)
-        power = math.exp(-rate * k)  # b^k; P(k) = exp(-b^(k + 1)) - exp(-b^k)
-        return math.exp(-power * math.exp(-rate)) * -math.expm1(power * math.expm1(-rate))
-    if noise is Noise.EXPONENTIAL:
-        return -math.expm1(-rate) * math.exp(-rate * k) if k >= 0 else 0.0
-    assert_never(noise)
-
-
 def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
     """Return P(noise >= steps), elementwise; non-integer `steps` use the same formulas."""
     noise, rate = Noise.of(noise), float(rate)
@@ -257,16 +242,14 @@ def _over_expm1(rate: float) -> float:
     return math.exp(-rate) / -math.expm1(-rate)
 
 
-def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale: float = math.inf) -> float:
-    """Return the mean of a function of a noise, for predictions; if the law is None, the function at 0.
+def expectation(function: Callable[[Floats], Floats], law: Law, *, scale: float = math.inf) -> float:
+    """Return the mean of a function of a noise, for predictions.
 
     Narrow noise is summed point by point, exact up to rounding. Wide noise is summed by the midpoint rule over blocks
     of equal width, at most 1/512 of either scale if 2^20 blocks cover the law; the relative error is about
     (1/512)^2 / 24. The function maps grid steps elementwise; `scale` is the number of steps over which it changes by a
     factor of about e, if that is less than the scale of the noise.
     """
-    if law is None:
-        return float(function(np.zeros(1))[0])
     wide = float(1 / law.rate)
     reach = math.ceil(_REACH * wide) + 1
     first = -reach if head(law.noise, law.rate, -1) else 0

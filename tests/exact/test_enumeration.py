@@ -15,7 +15,7 @@ import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
 from stream_svt.mechanisms.baselines.sparse import Sparse
-from stream_svt.mechanisms.noise import head, pmf, tail
+from stream_svt.mechanisms.noise import head, tail
 from stream_svt.mechanisms.numbers import loss_of
 from stream_svt.mechanisms.selection.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.selection.quantile import Adjacency, UnboundedQuantile
@@ -38,6 +38,7 @@ from tests.exact.enumeration import (
     transcripts,
     worst,
 )
+from tests.support.noise import pmf
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
 PAIRS = [(EXP, EXP), (EXP, LAP), (LAP, EXP), (LAP, LAP)]

@@ -10,24 +10,27 @@ from itertools import product
 import numpy as np
 import pytest
 
+from benchmarks.papers.gap_theory import (
+    blue_error_ratio,
+    expected_reduction,
+    marginal_quantile,
+    standard_deviation,
+)
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Law, Noise
 from stream_svt.mechanisms.estimates import (
-    blue_error_ratio,
     blue_top_k,
     certain_gap,
     estimate,
     exact_survival,
-    expected_reduction,
     inverse_variance,
     joint,
     lower_bound,
-    marginal_lower_bound,
-    standard_deviation,
     survival,
 )
-from stream_svt.mechanisms.noise import MONITORED, pmf, tails, variance
+from stream_svt.mechanisms.noise import MONITORED, tails, variance
 from tests.exact.enumeration import Kind, law
+from tests.support.noise import pmf
 
 EXP, LAP, GUM = Noise
 PAIRS = list(product(MONITORED, MONITORED))
@@ -60,8 +63,8 @@ class Reported:
         """Of a gap of at least that."""
         return float((self.weights * self.reach(answer - gap)).sum())
 
-    def bound(self, gap, of=lower_bound):
-        return of(0, gap, **self.laws, beta=BETA)
+    def bound(self, gap):
+        return lower_bound(0, gap, **self.laws, beta=BETA)
 
 
 @pytest.mark.parametrize(("threshold_noise", "query_noise"), PAIRS)
@@ -129,7 +132,7 @@ def test_the_same_bound_under_other_noise_would_not_hold(threshold_noise, query_
 def test_no_function_states_a_bound_with_gumbel_noise():
     reported = Reported(EXP, GUM)
     for stated in (
-        *(partial(reported.bound, 9, of) for of in (lower_bound, marginal_lower_bound)),
+        partial(reported.bound, 9),
         partial(survival, *reported.laws.values(), 3),
         partial(survival, *reversed(reported.laws.values()), 3),
     ):
@@ -146,9 +149,8 @@ def test_no_bound_is_stated_under_laplace_threshold_noise_or_for_a_small_gap():
 @pytest.mark.parametrize(("threshold_noise", "query_noise"), PAIRS)
 def test_the_marginal_bound_covers_before_selection_and_fails_among_reports(threshold_noise, query_noise):
     reported = Reported(threshold_noise, query_noise)
-    least = -reported.bound(
-        0, marginal_lower_bound
-    )  # gap - answer above this makes the bound pass the answer
+    least = marginal_quantile(**reported.laws, beta=BETA)
+    # A gap less an answer above this makes the bound pass the answer.
     assert reported.chance(0, least + 1) <= BETA < reported.chance(0, least)
     far_below = -60
     passed = reported.chance(far_below, max(0, far_below + least + 1))

@@ -19,13 +19,13 @@ from stream_svt.mechanisms.noise import (
     expectation,
     head,
     mean,
-    pmf,
     quantiles,
     tail,
     tails,
     variance,
 )
 from tests.exact.enumeration import Kind, law
+from tests.support.noise import pmf
 
 NARROW, WIDE = Fraction(1, 3), Fraction(1, 1_000_003)
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]

@@ -34,9 +34,8 @@ from stream_svt.mechanisms import (
     sparse_vector,
 )
 from stream_svt.mechanisms.baselines.sparse import RoundOptions, advanced_epsilon, zcdp_epsilon
-from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
+from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.sparse_vector import AnswerOptions, RunOptions
-from stream_svt.privacy import range_bounded
 from tests.exact.forms import ARGUMENTS
 
 VALUES = [3, 1, 2]
@@ -44,7 +43,6 @@ VALUES = [3, 1, 2]
 LAW = Law("exponential", "0.1")
 LAWS = {"query": LAW, "threshold": LAW}
 ESTIMATE = {"bar": 5, "gap": 90} | LAWS
-ONE_BRANCH = above_threshold(epsilon=1, monotonic=True)
 
 CALLS: dict[Any, dict[str, Any]] = {
     **ARGUMENTS,
@@ -57,16 +55,8 @@ CALLS: dict[Any, dict[str, Any]] = {
     advanced_epsilon: {"charge": 0.1, "runs": 3, "delta": 1e-6},
     zcdp_epsilon: {"rho": 0.1, "delta": 1e-6},
     estimates.lower_bound: ESTIMATE | {"beta": 0.05},
-    estimates.marginal_lower_bound: ESTIMATE | {"beta": 0.05},
     estimates.certain_gap: {"query_rate": 0.1, "beta": 0.05},
-    estimates.blue_error_ratio: {"count": 3, "ratio": 1},
-    estimates.expected_reduction: {"count": 3, "noise": "laplace"},
-    accuracy.accuracy: {"queries": 9, "corrections": (1, 0), "beta": 0.05} | LAWS,
-    accuracy.alpha_accuracy: {"mechanism": ONE_BRANCH, "queries": 9, "beta": 0.05},
     accuracy.report_probability: {"margin": 5, "corrections": (1, 0)} | LAWS,
-    optimal_steps: {"ratio": 100, "query": LAW},
-    range_bounded.zcdp_of_range: {"below": 1, "above": 1},
-    range_bounded.exact_bounded_range: {"epsilon": 1},
     library.svt: {"values": VALUES, "threshold": 2},
     library.top_k: {"values": VALUES, "k": 2},
     library.quantile: {"values": VALUES, "level": 0.5},
@@ -155,18 +145,10 @@ SPECIAL = {
     **{(build, "correction"): [5, "annealed"] for build in (above_threshold, sparse, numeric_sparse)},
     **{(build, "delta"): [*NUMBER, 0.5, 1] for build in (sparse, numeric_sparse)},
     (advanced_epsilon, "charge"): [*NUMBER, None],
-    (range_bounded.exact_bounded_range, "epsilon"): [*NUMBER, None, 1001],
     **{
-        (call, "threshold"): ["noise", 3]
-        for call in (
-            estimates.lower_bound,
-            estimates.marginal_lower_bound,
-            accuracy.accuracy,
-            accuracy.report_probability,
-            optimal_steps,
-        )
+        (call, "threshold"): ["noise", 3, None]
+        for call in (estimates.lower_bound, accuracy.report_probability)
     },
-    (accuracy.accuracy, "corrections"): [5, None, (), {1}],
     (accuracy.report_probability, "corrections"): [5, None, (), {1}],
     (accuracy.report_probability, "margin"): [1.5, "3", None],
     (Annealed, "start"): [*NOT_A_NUMBER, None],
