@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import Kind, as_text, to_units
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, Terms
-from stream_svt.settings.detection import DetectOptions, Held, SolvedRun
+from stream_svt.settings.detection import DetectOptions, Held, RunProblem, SolvedRun, solve
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
-from stream_svt.settings.periods import period_end, written
+from stream_svt.settings.periods import DATE_SLOT, DAY_MS, Renewal, period_end, written
 from stream_svt.settings.sections import ConfigDocument
 from stream_svt.settings.sources import SourceSpec, WindowList
 
@@ -442,16 +442,28 @@ def _affordable(monitor: MonitorSpec, detect: DetectOptions, terms: Terms) -> st
     steps, alerts = run.affordable(
         lambda epsilon, split: monitor.price_with(kind, epsilon=epsilon, split=split) <= terms.limit
     )
+    text = _other_length(run, detect, terms.renewal) if DATE_SLOT in written(terms.pattern) else ""
     if steps == float("inf"):
-        return ". It pays for no run of so many alerts"
+        return f"{text}. It pays for no run of so many alerts"
     nearest = quote(detect.above + int(steps) * monitor.granularity)
-    text = f". For {run.cutoff} alerts a run it buys surely_from: {nearest}"
+    text += f". For {run.cutoff} alerts a run it buys surely_from: {nearest}"
     period_ms = terms.renewal.length_ms if terms.renewal else None
     fewer = alerts if detect.per is None or period_ms is None else alerts * detect.per // period_ms
     if not fewer:
         return text
     per = f" per {fields.duration_text(detect.per)}" if detect.per is not None else ""
     return f"{text}; for {quote(detect.surely_from)} it buys alerts: {fewer}{per} ({alerts} a run)"
+
+
+def _other_length(run: RunProblem, detect: DetectOptions, renewal: Renewal | None) -> str:
+    """Return in words which length of periods a limit that renews pays for, "" for none."""
+    if renewal is None:
+        return ""
+    for one in reversed(renewal.others):
+        solved = solve(run.at_length(detect, renewal.length_ms, one.length_ms))
+        if solved and to_units(solved[0], Kind.PURE) <= one.share:
+            return f". It would pay with every: {one.length_ms // DAY_MS}d ({one.periods} periods)"
+    return ""
 
 
 def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:

@@ -334,7 +334,11 @@ class DatasetDeclaration(Strict):
             yield "limit", f"{message} each can have one. Write epsilon"
         elif self.every is None and WEEK_SLOT not in pattern:
             half = -(-(per_ms + self.looks_back) // (2 * DAY_MS))
-            yield "every", f"is required with a limit per: the length of a period, such as {half}d"
+            length = f"the length of a period, such as {half}d"
+            yield (
+                "every",
+                f"is required with a limit per: {length}; 'stream-svt check' compares it with others",
+            )
         elif (renewal := self.renewal) and not renewal.share:
             yield "limit", f"is too small for parts of {renewal.periods} periods: use longer ones"
 

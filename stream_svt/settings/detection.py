@@ -94,6 +94,11 @@ class RunProblem(msgspec.Struct, frozen=True):
         options: Any = {"cutoff": self.cutoff, "sensitivity": self.sensitivity, "correction": rule}
         return sparse_vector(epsilon=epsilon, split=split, monotonic=True, **options)
 
+    def at_length(self, detect: DetectOptions, now_ms: int, then_ms: int) -> RunProblem:
+        """Return the problem in periods of another length."""
+        queries = max(self.queries * then_ms // now_ms, 1)
+        return msgspec.structs.replace(self, cutoff=detect.cutoff(then_ms), queries=queries)
+
     def affordable(self, pays: Callable[[Fraction, Fraction], bool]) -> tuple[float, int]:
         """Return the least distance in steps within a limit, and the alerts of a run that finds the one wanted."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache
 
@@ -146,6 +146,16 @@ class Renewal:
     def share(self) -> int:
         """The limit of each period's ledger, rounded down."""
         return self.limit // self.periods
+
+    @property
+    def others(self) -> list[Renewal]:
+        """The same limit with other lengths: whole days, `per` and the look-back in equal parts.
+
+        Lengths between two of these are in as many periods as the longer one.
+        """
+        days = -(-(self.per_ms + self.looks_back_ms) // DAY_MS)
+        lengths = {-(-days // parts) * DAY_MS for parts in range(1, days + 1)} - {self.length_ms}
+        return [replace(self, length_ms=one) for one in sorted(lengths)]
 
     @property
     def promise(self) -> str:

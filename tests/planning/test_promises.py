@@ -29,7 +29,8 @@ def spec(*datasets: str) -> ApplicationSpec:
 
 SAID = (
     "d-{date}: the events of a privacy unit in any 30 days cost at most epsilon 4. At most 3 periods of 15 days "
-    "read them, each with epsilon 1.333333333."
+    "read them, each with epsilon 1.333333333. Each pays for 2 alerts, about 4 in 30 days; with every: 10d for 2, "
+    "about 6 in 30 days. Choose before you apply: `every` never changes."
 )
 
 
@@ -49,19 +50,9 @@ def test_a_promise_names_the_look_back_and_the_names() -> None:
         "in any 30 days and 28 days of look-back cost at most epsilon 4. At most 5 periods of 15 days read them"
         in said
     )
-    assert "each with epsilon 0.8. That holds for each of 2 names: a unit with several loses" in said
+    assert "each with epsilon 0.8. Each pays for" in said
+    assert "That holds for each of 2 names: a unit with several loses" in said
     assert "epsilon 5" in other
-
-
-def test_a_promise_names_a_period_that_is_a_day_longer_where_its_share_is_larger() -> None:
-    (said,) = promises(spec(ROLLING.replace("every", "looks_back: 1d, every")), at(1))
-    assert "each with epsilon 1 (every: 16d would give 3 periods of epsilon 1.333333333)." in said
-    assert "would give" not in promises(spec(ROLLING), at(1))[0]
-    longer = ROLLING.replace("every: 15d", "looks_back: 1d, every: 16d")
-    assert (
-        "At most 3 periods of 16 days read them, each with epsilon 1.333333333."
-        in promises(spec(longer), at(1))[0]
-    )
 
 
 @pytest.mark.parametrize(
