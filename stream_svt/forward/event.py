@@ -69,7 +69,7 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
         return Request(headers, body)
     data, now_ms, is_end = event.data, int(now.timestamp() * 1000), event.type in ENDING
     monitor = data.monitor.removesuffix(END) if is_end else data.monitor
-    subject = {"application": event.application, "dataset": data.dataset, "monitor": monitor}
+    applications, subject = [event.application], {"dataset": data.dataset, "monitor": monitor}
     name, severities = "ReleasedEvent", ["ticket"]
     began_ms, last_ms = event.time_ms, now_ms
     if isinstance(data, Alert):
@@ -80,13 +80,19 @@ def request_of(destination: DestinationConfig, event: AnyEvent, body: bytes, now
         known = data.detail.get("severities") or [data.detail.get("severity") or "page"]
         name, severities = "AboveThreshold", [str(one) for one in known]
         subject["series"] = str(data.detail.get("series", ""))
+        if predecessor := data.detail.get("carried_from"):
+            applications.append(str(predecessor))
         began_ms = min(event.time_ms, now_ms) - 1  # Alertmanager keeps the alert's own begin
     else:
         subject["type"] = type_word(event.type)
     # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
     ends_ms = began_ms + 1 if is_end else last_ms + destination.alertmanager.resolve_after
     notes = {"annotations": _annotations(event)}
-    posted = (alert_of(destination, name, one, subject, began_ms, ends_ms) for one in severities)
+    posted = (
+        alert_of(destination, name, severity, {"application": one} | subject, began_ms, ends_ms)
+        for one in applications
+        for severity in severities
+    )
     return request_with([one | notes for one in posted])
 
 

@@ -90,6 +90,7 @@ class Engine:
         hash_key = hmac.digest(key, b"stream-svt hashes of series", "sha256")
         self.accounts = Accounts(spec.application, shard, known, entropy, KeyedHash(hash_key), bounds)
         self.accounts.sources = spec.sources
+        self.accounts.carried_from = spec.carried.application
         self.declared: dict[str, Declared] = {}
         self.configuration = (0, "")
         self.projection = Projection(self.accounts, self.runners)

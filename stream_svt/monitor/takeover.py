@@ -90,7 +90,7 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
 
 
 def take_mutes(engine: Engine) -> Iterator[None]:
-    """Mute the series that an earlier application had muted, in slices.
+    """Mute the series that an earlier application had muted, in slices; those of incidents are tested for their ends.
 
     To be called before any query is read. Yields after each line of the file; if the next commit is full then, the
     caller commits before it resumes. The next takeover continues after the last line that became durable.

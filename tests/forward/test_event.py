@@ -274,6 +274,14 @@ def test_the_end_of_an_incident_ends_its_alerts_of_any_severity_and_says_the_bou
     assert not wants(hook(tmp_path, "types: [alert], "), ended)
 
 
+def test_the_end_of_an_incident_ends_the_alert_of_the_predecessor_too(tmp_path):
+    detail = REPORTED | {"series": "milk", "below": 400.0, "severities": ["call"], "carried_from": "retail"}
+    ended = event(lifecycle("below", monitor="hot.end", detail=detail), EventType.ALERT_ENDED)
+    own, earlier = (one["labels"] for one in alerts(tmp_path, ended))
+    assert own["application"] == "retail-watch"
+    assert earlier == own | {"application": "retail"}
+
+
 @pytest.mark.parametrize("kind", sorted(STANDING))
 def test_what_stands_is_no_alert_with_an_end_and_a_webhook_gets_its_event(tmp_path, kind):
     standing = event(lifecycle("budget", run=3, account=account_of()), kind=kind)

@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
+from stream_svt.protocol.history.carry_over import ShardHistory, carry_over, summary
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, MonitorPosition, parse
@@ -364,6 +364,33 @@ def test_what_an_operator_muted_and_unmuted_is_carried_over_too() -> None:
     ]
     carried, _ = left(closed_in_order(*shown, positions=STOPPED), PLAIN)
     assert muted(carried) == {("plain", "m"): [("b", NOON + 7), ("d", -1)]}
+
+
+def test_an_incident_is_carried_over_until_it_ends_or_an_operator_mutes_its_series() -> None:
+    def begun(series: str, watched: int) -> tuple[EventType, Any]:
+        data = alerts.alert(
+            dataset="plain", monitor="m", series=series, muted_until=NOON + 9, watched_until=watched
+        )
+        return EventType.ALERT, data
+
+    position = {"topic": "t", "partition": 0, "offset": 1, "row": 0}
+    top = {"branch": "top", "attempt": 1, "gap": 1.0, "number": 1, "spec_hash": "", "position": position}
+    end = alerts.lifecycle("below", dataset="plain", monitor="m.end", detail={"series": "b", **top})
+    shown = [
+        *(begun(series, NOON + 9) for series in "abc"),
+        begun("d", NOON + 12),  # of a monitor with not_renewed
+        (EventType.ALERT_ENDED, end),
+        operated(EventType.MUTED, "c", muted_until=NOON + 9),
+    ]
+    carried, _ = left(closed_in_order(*shown, positions=STOPPED), PLAIN)
+    assert muted(carried) == {
+        ("plain", "m"): [("a", NOON + 9), ("d", NOON + 9), ("c", NOON + 9)],
+        ("plain", "m.end"): [("a", NOON + 9)],
+    }
+    assert ", 3 series muted" in "\n".join(summary(carried))
+    spec = spec_of(PLAIN, carried=msgspec.structs.replace(carried, successor="app"))
+    second, _ = left(closed_in_order(operated(EventType.UNMUTED, "a"), positions=STOPPED), spec=spec)
+    assert ("plain", "m.end") not in muted(second)
 
 
 def test_mutes_end_with_their_monitor_and_their_dataset() -> None:

@@ -18,14 +18,16 @@ from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType, encode, received
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.monitor.state.plan import Plan, end_of
-from stream_svt.monitor.takeover import change_spec
+from stream_svt.monitor.takeover import change_spec, take_mutes
 from stream_svt.protocol.history.audit import Audit
-from stream_svt.protocol.history.carry_over import ShardHistory
+from stream_svt.protocol.history.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.records import OneRecord
+from stream_svt.protocol.state_records import Closed
 from stream_svt.proving.neighbours import Summary, check_case
 from stream_svt.proving.streams import Case, ScriptStep, StepTo
 from stream_svt.queries.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.carried import parse
 from stream_svt.settings.periods import DAY_MS
 from stream_svt.settings.questions import Question, rows_of
 from stream_svt.sources.counts import CountsRecord
@@ -86,15 +88,49 @@ def test_an_audit_knows_ends_and_their_prices():
     assert received(encode(lacking, application="web", shard=0, time=_TIME, origin="o")) is None
 
 
-def test_a_successor_mutes_no_series_whose_incident_is_over():
+def successor(feed: Feed, spec: ApplicationSpec, application: str = "next") -> Feed:
+    """Return an engine of an application that takes over what an engine released, and continues where that stopped."""
+    shown = ShardHistory(spec.application, 0, lambda *_: False, closed=Closed(application, 0, ""))
+    for event in feed.play.events:
+        value = encode(event, application=spec.application, shard=0, time=_TIME, origin="o")
+        shown.take(OneRecord(event.sequence, T, b"web", value))
+    options = {"cluster": "c", "alerts": "web.alerts", "home": lambda _: 0, "now_ms": T}
+    carried, _ = carry_over(spec, [shown], successor=application, **options)
+    found = Feed(replace(spec, application=application, carried=parse([*carried.lines()])))
+    found.play.engine.advance(TOPIC, feed.play.engine.next_offset(TOPIC) or 0)
+    assert [*take_mutes(found.play.engine)] == [None] * len(carried.mutes)
+    found.play.commit()
+    return found
+
+
+def test_a_successor_tests_for_the_ends_of_incidents_that_it_takes_over():
     spec = application()
-    for windows, muted in ((LONG[:30], {"/"}), (LONG, set())):
-        shown = ShardHistory("web", 0, lambda *_: False)
-        for event in Feed(spec).read(written(spec, windows)).play.events:
-            value = encode(event, application="web", shard=0, time=_TIME, origin="o")
-            shown.take(OneRecord(event.sequence, T, b"web", value))
-        ends = {series: end for one in shown.mutes.values() for series, end in one.items()}
-        assert {series for series, end in ends.items() if end > T} == muted
+    feed = Feed(spec).read(written(spec, LONG[:30]))
+    for name in ("next", "third"):  # the third by the file of the second, which reads nothing
+        feed = successor(feed, feed.play.spec, name)
+    feed.read(written(spec, [*LONG, HIGH]), random.Random(1))
+    assert feed.tops == [("ended", "/", 41), ("alert", "/", 43)]
+    assert feed.ends[0].detail["carried_from"] == "next"
+    assert "carried_from" not in Feed(spec).read(written(spec, LONG)).ends[0].detail
+
+
+def test_a_successor_goes_on_with_no_incident_that_is_over_and_with_no_mute_of_an_operator():
+    spec = application()
+    over = successor(Feed(spec).read(written(spec, LONG)), spec)
+    assert over.read(written(spec, [*LONG, HIGH])).tops == [("alert", "/", 43)]
+    muted = Feed(spec).read(written(spec, [HIGH]))
+    muted.command(Action.MUTE, monitor="m", series="/", until_word="period")
+    assert not successor(muted, spec).read(written(spec, [HIGH, QUIET, QUIET])).tops
+    unmuted = Feed(spec).read(written(spec, [HIGH]))
+    unmuted.command(Action.UNMUTE, monitor="m", series="/")
+    assert successor(unmuted, spec).read(written(spec, [HIGH, QUIET, HIGH])).tops == [("alert", "/", 2)]
+
+
+def test_a_successor_without_end_keeps_the_mute():
+    spec = application()
+    first = Feed(spec).read(written(spec, [HIGH]))
+    without = replace(spec, monitors=(spec.monitors[0].model_copy(update={"end": None}),))
+    assert not successor(first, without).read(written(spec, [HIGH, QUIET, QUIET, HIGH])).tops
 
 
 def test_nothing_is_charged_for_ends_before_an_alert():

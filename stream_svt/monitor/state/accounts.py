@@ -263,6 +263,7 @@ class Accounts:
         before: What `Projection` has counted of each of these.
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
         sources: The sources of the specification in use; what a name stands for never changes.
+        carried_from: The application whose incidents were taken over, empty without one.
         sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
         covered: The mask of the datasets that each monitor in use covers.
     """
@@ -290,6 +291,7 @@ class Accounts:
         self.next = Commit()
         self.covered: dict[str, Mask] = {}
         self.sources: Sequence[SourceSpec] = ()
+        self.carried_from = ""
         self._stored = [b""] * len(datasets)
         self._bounds = bounds
         self._size = 0

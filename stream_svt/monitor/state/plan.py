@@ -48,11 +48,11 @@ class AlertTerms:
         return cls(branch, bounds, scales[1], scales[0], float(spec.beta), granularity)
 
 
-def end_of(alert: Alert, ended: Plan) -> Lifecycle:
+def end_of(alert: Alert, ended: Plan, carried_from: str = "") -> Lifecycle:
     """Return the content of the event that ends an incident, from a top of negative values.
 
     What was a lower bound, with the sign turned, is an upper one. ``ended`` is the plan of the monitor whose alert it
-    ends.
+    ends; that may be an alert of the application ``carried_from``.
     """
     detail: dict[str, Any] = {
         "series": alert.series,
@@ -61,6 +61,8 @@ def end_of(alert: Alert, ended: Plan) -> Lifecycle:
         "bound": None if alert.bound is None else 0.0 - alert.bound,
         "estimate": None if alert.estimate is None else 0.0 - alert.estimate,
     }
+    if carried_from:
+        detail["carried_from"] = carried_from
     same = ("query_id", "beta", "gap", "correction", "branch", "attempt", "number", "spec_hash")
     detail |= {name: getattr(alert, name) for name in same}
     detail |= {

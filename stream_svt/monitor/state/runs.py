@@ -352,7 +352,11 @@ class Runs:
         watch = plan.watch(accounts.sources, until, accounts.datasets[dataset].terms.until_ms)
         by = until if self.ending is not None else watch and watch[3]
         alert = plan.alert(account, accounts.shard, run_state, crossing, charge, until, by)
-        kind, content = (_ALERT, alert) if self.ended is None else (_ENDED, end_of(alert, self.ended.plan))
+        kind, content = (
+            (_ALERT, alert)
+            if self.ended is None
+            else (_ENDED, end_of(alert, self.ended.plan, accounts.carried_from))
+        )
         accounts.release(kind, account, content, subject, len(subject) + len(crossing.query_id))
         ended: list[int] = []
         if series is not None and self.ended is not None:

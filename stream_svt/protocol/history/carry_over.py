@@ -5,7 +5,8 @@ count. For any other shard all events are read, including uncommitted ones, and 
 spent and reserved counts as spent. The start of a run is published before its outcomes, so unpublished outcomes
 cannot cost more. If events may be missing, the budget that they could have charged counts as spent. Of the periods
 that had begun, only the datasets in the file continue, each with its balance. The series that alerts muted stay
-muted. Each monitor continues at the position in the event that closed its shard.
+muted, and those of an incident are tested for its end. Each monitor continues at the position in the event that
+closed its shard.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class ShardHistory:
         lost: Whether the events are a part of unknown extent.
         watermarks, positions: From the event that closed the shard in order: the ends of generated periods that were
             over, and the positions where monitors stopped.
-        mutes: Mutes by dataset and monitor. `_ENDED` is the end of a mute that is over, such as a mute until the end
-            of a run.
+        mutes: Mutes by dataset and monitor, under the name of its ends those of alerts that begin an incident. `_ENDED`
+            is the end of a mute that is over, such as a mute until the end of a run.
         removed: Removed datasets and monitors, whose mutes ended; the other name of the pair is empty.
     """
 
@@ -149,9 +150,13 @@ class ShardHistory:
             self._account(event.sequence, data.dataset, data.account)
         if isinstance(data, Alert):
             self._mute(data.dataset, data.monitor, data.series, data.muted_until)
+            if data.watched_until is not None and data.watched_until == data.muted_until:
+                self._mute(data.dataset, f"{data.monitor}{END}", data.series, data.muted_until)
         elif event.type in (EventType.MUTED, EventType.UNMUTED, EventType.ALERT_ENDED):
             muting = data.monitor.removesuffix(END)
-            self._mute(data.dataset, muting, data.detail.get("series"), data.detail.get("muted_until"))
+            series = data.detail.get("series")
+            self._mute(data.dataset, muting, series, data.detail.get("muted_until"))
+            self._mute(data.dataset, f"{muting}{END}", series, None)
         else:
             self._lifecycle(event, data)
         if self.closed is not None and event.type == EventType.APPLICATION_CLOSED:
@@ -421,7 +426,7 @@ def summary(carried: Carried) -> list[str]:
     """Return lines for operators: what continues where, and with which budget, by generator, dataset and topic."""
     muted = Counter[str]()
     for line in carried.mutes:
-        muted[line.dataset] += len(line.ends)
+        muted[line.dataset] += 0 if line.monitor.endswith(END) else len(line.ends)
     parts = {name: _left(name, one, muted[name]) for name, one in sorted(carried.datasets.items())}
     lines = []
     for pattern, begun in sorted(carried.begun.items()):
