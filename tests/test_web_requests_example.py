@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +37,20 @@ def test_twenty_lines_declare_a_users_month_that_every_count_has_at_most_once() 
     assert [one.each.unit for one in spec.generators] == [promise]
     assert {(one.sensitivity, one.monotonic) for one in spec.monitors} == {(1, True)}
     assert {one.measure for one in spec.monitors} == {one.name for one in SOURCE.measures}
+
+
+def test_without_a_broker_the_program_says_how_to_start_one() -> None:
+    ended = subprocess.run(
+        [sys.executable, FOLDER / "fake_requests.py"],
+        check=False,
+        env={**os.environ, "KAFKA": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        "no Kafka at 127.0.0.1:1: start one (python -m stream_svt.kafka.embedded), or set KAFKA\n"
+    )
 
 
 def test_a_made_up_request_is_its_users_visit_to_its_page_and_an_error_if_it_failed(

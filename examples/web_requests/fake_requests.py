@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import random
+import sys
 import time
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaConnectionError
 
 KAFKA = os.environ.get("KAFKA", "127.0.0.1:9092")
 TOPIC = "web.requests"
@@ -45,8 +48,14 @@ def request(page: str, user: int) -> bytes:
 
 async def main() -> None:
     """Send a request of each user in turn."""
-    await create_topic()
-    async with AIOKafkaProducer(bootstrap_servers=KAFKA) as producer:
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a new topic has no leader at first
+    try:
+        await create_topic()
+    except KafkaConnectionError:
+        sys.exit(f"no Kafka at {KAFKA}: start one (python -m stream_svt.kafka.embedded), or set KAFKA")
+    producer = AIOKafkaProducer(bootstrap_servers=KAFKA)
+    await producer.start()
+    try:
         while True:
             sent = [
                 await producer.send(TOPIC, request(page, user))
@@ -56,6 +65,9 @@ async def main() -> None:
             await asyncio.gather(*sent)
             print(f"{len(sent)} requests sent, of {USERS['/checkout']} users of /checkout", flush=True)
             await asyncio.sleep(EVERY)
+    finally:
+        with contextlib.suppress(TimeoutError):  # without a broker, it would wait for one
+            await asyncio.wait_for(producer.stop(), 2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import shlex
 import ssl
 import stat
 import subprocess
@@ -239,7 +240,16 @@ class Files:
         if not isinstance(name, str):
             printed = _held(secret_bytes, self._printed(name), f"what {quote(name[0])} prints")
             return _once(Named(name, printed), self._sealing)
-        return _once(self.key(name), self._sealing)
+        try:
+            return _once(self.key(name), self._sealing)
+        except ValueError as error:
+            if (path := self._directory / name).exists():
+                raise
+            file = shlex.quote(str(path))
+            make = f"openssl rand -hex 32 > {file}; chmod 600 {file}"
+            raise ValueError(
+                f"{error}; copy the application's key there, or make its first one: {make}"
+            ) from None
 
     def command_key(self, name: str) -> Named[VerifyingKey]:
         """Return a key that verifies commands; it must be no sealing key, and occurs once."""

@@ -44,6 +44,7 @@ Exit codes:
 \b
 To start with:
   stream-svt demo
+
 \b
 Completion in a shell:
   bash  eval "$(_STREAM_SVT_COMPLETE=bash_source stream-svt)"

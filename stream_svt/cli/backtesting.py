@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_SECONDS = 2.0
 
-_SENSITIVE = """The report is as sensitive as the data. Settings that are tuned on it tell about the data: no promise
-covers what you tune."""
+_SENSITIVE = """The report is as sensitive as the data. Settings tuned on it reveal data: the guarantee does not cover
+them."""
 
 
 def value(text: str) -> Fraction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -29,6 +30,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 class CommandGroup(click.Group):
     """Lists commands in the order of their registration; suggests the command with the nearest name."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command; the list shows the whole first sentence of its help, which click would cut."""
+        cmd.short_help = cmd.short_help or re.split(r"(?<=\.)\s", cmd.help or "", maxsplit=1)[0]
+        super().add_command(cmd, name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

@@ -49,11 +49,14 @@ _HEAD: Final = (
     *("monitor", "incident from", "incidents", "found", "missed", "muted", "budget spent"),
     *("delay", "alerts", "false", "alerts used up"),
 )
-_LEGEND: Final = """Means of the draws of noise, and ranges. An incident is a run of windows of a series at or above
-a value. It is found by an alert before its end since the value reached the threshold; the delay in windows is
-negative if the alert came before the incident. Muted ones began in the mute of an earlier alert, and those of a spent
-budget when the monitor had no run left, until `max_runs` or a period gives one. False alerts are on values below the
-threshold. Alerts used up: periods in which the monitor stopped, or its budget was spent."""
+_LEGEND: Final = """Means of the draws of noise, with ranges in brackets.
+Incidents: runs of windows in which a series is at or above the value in "incident from".
+Found: by an alert before the incident's end, in the same run of windows at or above the threshold.
+Not found: muted, if it began while an earlier alert muted the series; budget spent, if it began while the monitor had
+no run; otherwise missed.
+Delay: from the incident's first window to the alert, in windows; negative if the alert came earlier.
+False: alerts on values below the threshold. Alerts used up: periods in which the monitor stopped, or its budget was
+spent."""
 
 Take: TypeAlias = Callable[[list[CountsRecord]], None]
 
@@ -221,8 +224,8 @@ def _covered(source: SourceSpec, held: Retained, asked_ms: int, windows: int) ->
     what = "raw events" if held.fates else "counts"
     yield (
         f"Source {source.name}, {what} of topic {held.topic}: {utc(held.first_ms)} to {utc(held.first_ms + span)}, "
-        f"{counted(windows, 'window')} of {duration_text(source.window)}, {span / DAY_MS:.3g} days of the "
-        f"{asked_ms / DAY_MS:.3g} asked for."
+        f"{counted(windows, 'window')} of {duration_text(source.window)}: {duration_text(span)} of the "
+        f"{duration_text(asked_ms)} asked for."
     )
     for fate, number in sorted(held.fates.items(), key=lambda one: (one[0] != Fate.COUNTED, -one[1])):
         if number:

@@ -38,7 +38,7 @@ def explain_alert(spec: ApplicationSpec, event: Event[Any]) -> list[str]:
     alert: Alert = _top_of(event.data) if is_end else event.data
     turn, beside, what = (-1, "below", "end") if is_end else (1, "above", "alert")
     declared = next((one for one in spec.monitors if one.name == alert.monitor), None)
-    estimate = "none, without a bound" if alert.estimate is None else _text(turn * alert.estimate)
+    estimate = "none, without a bound" if alert.estimate is None else f"{turn * alert.estimate:,.6g}"
     severity = f"; severity {alert.severity}" if alert.severity else ""
     parts = {
         "Found": f"{_found(spec, alert, declared)}, was found {beside} {_text(turn * alert.threshold)}.",

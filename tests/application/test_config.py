@@ -6,6 +6,7 @@ import asyncio
 import base64
 import re
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,16 @@ def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
     write(tmp_path / "key", content)
     config = parse_config(SPEC + "sealing: {keys: [key]}", directory=tmp_path)
     assert config.sealing.master_keys[0] in {KEY, b"\xff" * 32}
+
+
+def test_a_missing_key_is_reported_with_the_command_that_makes_one(tmp_path):
+    (folder := tmp_path / "my keys").mkdir()
+    ((_, _, words),) = problems("sealing: {keys: [key]}", folder)
+    subprocess.run(["bash", "-c", words.split("make its first one: ")[1]], check=True)
+    parse_config(SPEC + "sealing: {keys: [key]}", directory=folder)
+    write(folder / "key", "short")
+    ((_, _, words),) = problems("sealing: {keys: [key]}", folder)
+    assert "openssl" not in words
 
 
 def test_a_key_is_what_a_command_prints(directory):

@@ -43,6 +43,17 @@ def test_every_command_has_help_with_an_example(stream_svt, command):
     assert max(map(len, ended.out.splitlines())) <= 110
 
 
+@pytest.mark.parametrize("group", ["", "control", "rejects"])
+def test_the_list_of_commands_shows_whole_sentences(stream_svt, group):
+    shown = stream_svt(*group.split(), "--help").out
+    assert "\b" not in shown
+    commands = app.commands[group].commands if group else app.commands
+    listed = " ".join(shown.split("Commands:\n")[1].split("\n\n")[0].split())
+    for name, command in commands.items():
+        (first, *_) = " ".join(command.help.split()).split(". ")
+        assert f"{name} {first.rstrip('.')}." in listed
+
+
 def test_ctrl_c_while_modules_are_imported_ends_the_program_without_a_traceback(monkeypatch):
     class Interrupted:
         def find_spec(self, name: str, *_: object) -> None:

@@ -68,6 +68,7 @@ def test_it_names_the_count_the_series_and_the_window() -> None:
         "with noise of scale 10 the value was 12 above the noisy threshold: 500, plus a correction of 60, plus noise "
         "of scale 10."
     )
+    assert explained(estimate=796.223515789)["Estimate"] == "796.224."
     assert explained(estimate=None)["Estimate"] == "none, without a bound."
     several = ("{name: visitors}", "{name: visitors, of: {events: {at_most: 7}}}")
     assert explained(changed(several))["Found"].startswith("the number of events, 7 of each `user` at most (")
@@ -219,7 +220,7 @@ def test_the_end_of_an_incident_is_explained_with_the_sides_of_an_alert_turned()
         "the largest of 2 windows of all (all of source s: different `user`) of series /"
     )
     assert parts["Found"].endswith(", was found below 400.")
-    assert float(parts["Estimate"].rstrip(".")) == pytest.approx(detail["estimate"])
+    assert parts["Estimate"] == f"{detail['estimate']:,.6g}."
     assert parts["Bound"].startswith(f"that value is at most {detail['bound']:g}, at 95%.")
     assert parts["Price"].startswith(f"epsilon {event.data.account.charge:.9g}; end 1 of run 1. After it")
     assert parts["Mute"] == "over: this series is tested for alerts of m again."
