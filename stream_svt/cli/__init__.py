@@ -66,26 +66,20 @@ def app() -> None:
 @common.command("demo --duration 20", "demo --feed-only -c monitors.yaml")
 @common.seconds_option("--duration", None, "Stop sending after this time.", least=1)
 @common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
-@common.flag(
-    "--queries", "Send queries, running counts, to the monitors in place of raw events to a counter."
-)
 @common.flag("--show-config", "Print the configuration of the service, and exit.")
 @common.config_option(required=False)
 @common.flag(
     "--feed-only",
     "Only send, to the brokers of -c, for a service with the configuration of --show-config.",
 )
-@common.seconds_option("--pace", 2, "With --queries --feed-only: time between two sets of queries.")
 @click.pass_context
 def demo(
     ctx: click.Context,
     duration: float | None,
     broker: str | None,
-    queries: bool,
     show_config: bool,
     path: Path | None,
     feed_only: bool,
-    pace: float,
 ) -> None:
     """Show private monitoring live, on real data and a real Kafka.
 
@@ -94,32 +88,28 @@ def demo(
     'stream-svt[embedded]').
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    misplaced = given & ({"broker", "show_config"} if feed_only else {"path", "pace"})
+    misplaced = given & ({"broker", "show_config"} if feed_only else {"path"})
     if misplaced:
         options = {one.name: one.opts[-1] for one in ctx.command.params}
         problem = "cannot be combined with" if feed_only else "needs"
         raise click.UsageError(f"{options[min(misplaced)]} {problem} --feed-only.")
-    if "pace" in given and not queries:
-        raise click.UsageError("--pace needs --queries: the window of the source is the pace of raw events.")
     if feed_only:
-        from stream_svt.demo.session import feed, feed_events
+        from stream_svt.demo.session import feed
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        config = common.load(path)
-        asyncio.run(feed(config, pace, duration) if queries else feed_events(config, duration))
+        asyncio.run(feed(common.load(path), duration))
     elif show_config:
-        from stream_svt.demo.scenario import EVENTS, QUERIES, Setting
+        from stream_svt.demo.scenario import Setting
 
-        say_lines(Setting(form=QUERIES if queries else EVENTS).yaml(), nl=False)
+        say_lines(Setting().yaml(), nl=False)
     else:
         from rich.console import Console
 
-        from stream_svt.demo.scenario import EVENTS, QUERIES
         from stream_svt.demo.session import run_demo
 
         try:
-            asyncio.run(run_demo(duration, broker, Console(highlight=False), QUERIES if queries else EVENTS))
+            asyncio.run(run_demo(duration, broker, Console(highlight=False)))
         except asyncio.CancelledError:
             raise click.Abort from None
 

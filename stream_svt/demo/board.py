@@ -1,8 +1,8 @@
 """The demo's screen and summary: released events, progress, and figures from the true counts, which only the demo has.
 
 An alert is *true* if the true count of its query had reached the threshold. *Precision*: the share of alerts that are
-true. *Recall*: of the pairs (week, item) whose true count reached the threshold in a window or at a checkpoint, the
-share that the monitor alerted in that week. These figures are magenta and marked with a star: no user of a private
+true. *Recall*: of the pairs (week, item) whose true count reached the threshold in a window, the share that the monitor
+alerted in that week. These figures are magenta and marked with a star: no user of a private
 monitor has them.
 """
 
@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.scenario import LIMITS, LINES, MONITORS, QUERIES, SERIES, Checkpoint, DemoInput
+from stream_svt.demo.scenario import ASKED, LIMITS, LINES, MONITORS, SERIES, THRESHOLD, Window
 from stream_svt.monitor.released import Alert, AnyEvent, Budget, EventType, Lifecycle, ReleasedStatus
 from stream_svt.plain_text import escaped
 
@@ -31,27 +31,28 @@ _NOTE = (
 class Board(ReleasedStatus):
     """The contents of the screen and of the summary.
 
-    ``sent`` counts the queries of all checkpoints or windows so far, ``tested`` those that the service has tested or
-    skipped. ``events`` is the number of raw events sent, ``late`` how many of them perhaps too late for their window,
+    ``sent`` counts the queries of all windows so far, ``tested`` those that the service has tested or skipped.
+    ``events`` is the number of raw events sent, ``late`` how many of them perhaps too late for their window,
     and ``begin_ms`` when the first window begins.
     """
 
-    def __init__(self, form: DemoInput) -> None:
+    def __init__(self) -> None:
         budgets = {name: Budget(float(limit)) for name, limit in LIMITS.items()}
         super().__init__(budgets, dict.fromkeys(MONITORS, budgets))
         self.alerts: dict[str, list[Alert]] = {monitor: [] for monitor in MONITORS}
         self.recent: list[Text] = []
-        self.form = form
         self.line = self.sent = self.tested = self.events = self.late = self.begin_ms = 0
         self.seconds = 0.0
-        # By dataset and series, the ids of the checkpoints or windows in which the true count is at the threshold.
+        # By dataset and series, the ids of the windows in which the true count is at the threshold.
         self._reached: dict[tuple[str, str], set[str]] = {}
 
-    def add_counts(self, point: Checkpoint, counts: NDArray[np.int64]) -> None:
-        """Take the true counts of a checkpoint or window, before any alert about it."""
-        self.sent += self.form.asked
-        for column in np.flatnonzero(counts >= self.form.threshold):
-            self._reached.setdefault((point.dataset, SERIES % (column + 1)), set()).add(_point(point.set_id))
+    def add_counts(self, window: Window, counts: NDArray[np.int64]) -> None:
+        """Take the true counts of a window, before any alert about it."""
+        self.sent += ASKED
+        for column in np.flatnonzero(counts >= THRESHOLD):
+            self._reached.setdefault((window.dataset, SERIES % (column + 1)), set()).add(
+                _window(window.set_id)
+            )
 
     def add(self, event: AnyEvent) -> Text | None:
         """Take one event; return its line of the screen, or None for an event without one."""
@@ -66,7 +67,7 @@ class Board(ReleasedStatus):
         """Return the figures of a monitor over all datasets; a ratio without a denominator is None."""
         alerts, statuses = self.alerts[monitor], self.statuses[monitor].values()
         reached = (self._reached.get((one.dataset, one.series or ""), ()) for one in alerts)
-        true = sum(_point(one.query_id) in ids for one, ids in zip(alerts, reached, strict=True))
+        true = sum(_window(one.query_id) in ids for one, ids in zip(alerts, reached, strict=True))
         found = self._reached.keys() & {(one.dataset, one.series) for one in alerts}
         return {
             "alerts": len(alerts),
@@ -78,8 +79,8 @@ class Board(ReleasedStatus):
         }
 
 
-def _point(query_id: str) -> str:
-    """Return the checkpoint or window with which the ids of its queries and of its set begin."""
+def _window(query_id: str) -> str:
+    """Return the window with which the ids of its queries and of its set begin."""
     return query_id.partition("/")[0]
 
 
@@ -110,7 +111,7 @@ def picture(board: Board, foot: str, height: int) -> RenderableType:
     rows = max(height - FIXED_LINES - len(board.budgets) - len(MONITORS), 2)
     events = Text("\n", no_wrap=True, overflow="ellipsis").join(board.recent[-rows:])
     panels: dict[str, RenderableType] = {
-        f"stream-svt demo: a shop's hot items; privacy unit: {board.form.unit}": _progress(board),
+        "stream-svt demo: a shop's hot items; privacy unit: all events of one basket": _progress(board),
         "Privacy budget (epsilon): [red]spent[/] [yellow]reserved[/] [green]free[/]": _budgets(board),
         "Monitors; [magenta]* from the true counts, never released[/]": _monitors(board),
         "Released events (-: no figure can be certified)": events,
@@ -126,14 +127,14 @@ def report(board: Board) -> RenderableType:
         Text(f"\nSummary: {_progress(board)}, in {board.seconds:.1f} s\n", "bold"),
         *([Text(f"{late}\n", "yellow")] if board.late else []),
         _monitors(board),
-        Text(f"{_NOTE.format(board.form.threshold)}\n", "magenta"),
+        Text(f"{_NOTE.format(THRESHOLD)}\n", "magenta"),
         _budgets(board),
     )
 
 
 def _progress(board: Board) -> str:
-    sent, asked = ("", "queries") if board.form is QUERIES else (f", {board.events:,} events", "counts")
-    return f"line {board.line:,} of {LINES:,}{sent}; {len(MONITORS)} monitors tested {board.tested:,} {asked}"
+    sent = f"line {board.line:,} of {LINES:,}, {board.events:,} events"
+    return f"{sent}; {len(MONITORS)} monitors tested {board.tested:,} counts"
 
 
 def _budgets(board: Board) -> Table:

@@ -1,6 +1,6 @@
-"""One demo from start to end: broker, topics, service, events or queries, screen, summary. Nothing is left running.
+"""One demo from start to end: broker, topics, service, events, screen, summary. Nothing is left running.
 
-`feed_events` and `feed` only send, to a service that runs elsewhere.
+`feed` only sends, to a service that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -32,26 +32,19 @@ from stream_svt.application.topology import require
 from stream_svt.demo.board import Board, picture, report
 from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
-    APPEND,
-    EVENTS,
+    ASKED,
     ITEMS,
-    LAST_ITEM,
     LATENESS_MS,
     LIMITS,
     LINES,
-    QUERIES,
     UNIT,
-    WINDOW_LINES,
     WINDOW_MS,
     Baskets,
-    DemoInput,
     Setting,
-    checkpoints,
+    counts_of,
     events_of,
     lines_sold,
     load_baskets,
-    records_of,
-    running_counts,
     send,
     sold_ms,
     windows,
@@ -63,8 +56,6 @@ from stream_svt.monitor.released import decode
 from stream_svt.operate.check import create_missing
 from stream_svt.terminal import say
 
-MAX_AHEAD = 200_000
-"""Queries that the producer may be ahead of the service: enough to keep it busy, and few to drain at the end."""
 READY_SECONDS = 120.0
 STALLED_SECONDS = 60.0
 DELETE_SECONDS = 15.0
@@ -74,17 +65,17 @@ SLICE_SECONDS = 0.2
 TAIL_LINES = 15
 
 
-async def run_demo(duration: float | None, broker: str | None, console: Console, form: DemoInput) -> Board:
+async def run_demo(duration: float | None, broker: str | None, console: Console) -> Board:
     """Show private monitoring live; return the final board.
 
-    After ``duration`` seconds no further window or set of queries begins; the summary still covers all that were sent.
+    After ``duration`` seconds no further window begins; the summary still covers all that were sent.
     ``broker`` is a running Kafka to use instead of a new one. The first SIGINT or SIGTERM cancels the demo, later ones
     do not interrupt the cleanup.
     """
     task = asyncio.current_task()
     on_signals(lambda: task is None or task.cancelling() or task.cancel())
     try:
-        board = await _demo(duration, broker, console, form)
+        board = await _demo(duration, broker, console)
     except asyncio.CancelledError:
         say("demo interrupted; everything it started has ended", err=True)
         raise
@@ -99,7 +90,7 @@ async def run_demo(duration: float | None, broker: str | None, console: Console,
     return board
 
 
-async def _demo(duration: float | None, broker: str | None, console: Console, form: DemoInput) -> Board:
+async def _demo(duration: float | None, broker: str | None, console: Console) -> Board:
     """Run the demo; the exit stack ends everything that was started."""
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
@@ -114,7 +105,6 @@ async def _demo(duration: float | None, broker: str | None, console: Console, fo
             key_file=directory / "sealing.key",
             items_file=directory / "items.txt",
             port=free_ports(1)[0],
-            form=form,
         )
         setting.key_file.touch(0o600)
         setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
@@ -129,21 +119,21 @@ async def _demo(duration: float | None, broker: str | None, console: Console, fo
                 "transactional ids expire there"
             )
         console.out("creating topics: stream-svt check --create-topics ...")
-        if form is EVENTS:
-            stamps = {"message.timestamp.type": "LogAppendTime"}
-            raw = NewTopic(setting.topic("events"), setting.partitions, 1, topic_configs=stamps)
-            async with started(cluster.admin(), "creating the topic of raw events", "CREATE") as admin:
-                await admin.create_topics([raw])
+        stamps = {"message.timestamp.type": "LogAppendTime"}
+        raw = NewTopic(setting.topic("events"), setting.partitions, 1, topic_configs=stamps)
+        async with started(cluster.admin(), "creating the topic of raw events", "CREATE") as admin:
+            await admin.create_topics([raw])
         made = await create_missing(load_config(config), cluster)
         if problems := [finding.message for finding in made if finding.level == "problem"]:
             raise StreamSvtError("; ".join(problems))
-        counter = ["--with-counter", f"--counter-log={log}"] if form is EVENTS else []
-        console.out(f"starting the service: stream-svt {' '.join(['run', '--apply', *counter[:1]])} ...")
-        service = await start(["run", "--apply", *counter, "-c", str(config)], log)
+        console.out("starting the service: stream-svt run --apply --with-counter ...")
+        service = await start(
+            ["run", "--apply", "--with-counter", f"--counter-log={log}", "-c", str(config)], log
+        )
         stack.push_async_callback(stop, service)
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
-        session = Session(setting, service, log, events, console, Board(form))
+        session = Session(setting, service, log, events, console, Board())
         await session.run(duration)
         return session.board
 
@@ -182,23 +172,17 @@ async def stop(service: Process) -> int:
     return await service.wait()
 
 
-def queries_tested(status: dict[str, Any], setting: Setting, begin_ms: int) -> int:
-    """Return the number of queries before the committed offsets, without the records that close sets.
-
-    With raw events, of all windows from a moment on before the one whose counts are being tested.
-    """
-    if setting.form is QUERIES:
-        records = sum(shard["offsets"].get(setting.topic("counts"), 0) for shard in status["shards"])
-        return int(records - records // (LAST_ITEM + 1))
+def counts_tested(status: dict[str, Any], setting: Setting, begin_ms: int) -> int:
+    """Return the number of counts of all windows from a moment on before the one whose counts are being tested."""
     topic, shards = setting.topic("baskets.counts"), {shard["shard"]: shard for shard in status["shards"]}
     used = {setting.partitioning.of(name.encode()) for name in LIMITS}
     tick_ms = min(shards[one]["ticks"].get(topic, 0) if one in shards else 0 for one in used)
-    return int(max((tick_ms - 1 - begin_ms - LATENESS_MS) // WINDOW_MS, 0) * setting.form.asked)
+    return int(max((tick_ms - 1 - begin_ms - LATENESS_MS) // WINDOW_MS, 0) * ASKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One stream of raw events or queries, the events released for it, and the screen.
+    """One stream of raw events, the events released for it, and the screen.
 
     From the service it reads only committed records of the alert topic and the status API.
     """
@@ -211,7 +195,7 @@ class Session:
     board: Board
 
     async def run(self, duration: float | None) -> None:
-        """Wait until the service is ready, send events or queries, then stop it and read the last alerts."""
+        """Wait until the service is ready, send events, then stop it and read the last alerts."""
         until = time.monotonic() + READY_SECONDS
         while not await self._is_ready():
             require_running(self.service, self.log)
@@ -237,9 +221,9 @@ class Session:
                         await self._take()
 
     async def _is_ready(self) -> bool:
-        """Return whether the service is ready and, with raw events, tests the first counts of each dataset."""
+        """Return whether the service is ready and tests the first counts of each dataset."""
         status = await self._status() or {"ready": False}
-        return status["ready"] and (self.board.form is QUERIES or queries_tested(status, self.setting, 0) > 0)
+        return status["ready"] and counts_tested(status, self.setting, 0) > 0
 
     async def _follow(self, duration: float | None, screen: Live) -> None:
         """Refresh the screen until all is sent and tested; raises if nothing was for `STALLED_SECONDS`.
@@ -255,7 +239,7 @@ class Session:
                     sending.result()  # raises its error: what was not sent is never tested
                 await self._take()
                 if (status := await self._status()) is not None:
-                    board.tested = min(queries_tested(status, self.setting, board.begin_ms), board.sent)
+                    board.tested = min(counts_tested(status, self.setting, board.begin_ms), board.sent)
                 board.seconds = time.monotonic() - began
                 screen.refresh()
                 if (progress := board.sent + board.tested) != before:
@@ -263,7 +247,7 @@ class Session:
                 if time.monotonic() - since > STALLED_SECONDS:
                     raise StreamSvtError(
                         f"nothing was sent or tested for {STALLED_SECONDS:g} s, after {board.tested:,} of "
-                        f"{board.sent:,} queries; check that Kafka at {self.setting.bootstrap} still runs"
+                        f"{board.sent:,} counts; check that Kafka at {self.setting.bootstrap} still runs"
                     )
                 await asyncio.sleep(0.2)
             sending.result()
@@ -273,19 +257,12 @@ class Session:
 
     async def _send(self, duration: float | None) -> None:
         board, setting, baskets, began = self.board, self.setting, load_baskets(), time.monotonic()
-        is_queries, begin_ms = board.form is QUERIES, (_now_ms() // WINDOW_MS + 1) * WINDOW_MS
-        board.begin_ms, topic = begin_ms, setting.topic("counts" if is_queries else "events")
+        board.begin_ms, topic = (_now_ms() // WINDOW_MS + 1) * WINDOW_MS, setting.topic("events")
         async with sender({"bootstrap_servers": setting.bootstrap}, topic) as client:
-            for point, counts in running_counts(baskets) if is_queries else windows(baskets, begin_ms):
-                board.add_counts(point, counts)
-                if is_queries:
-                    records, key = await asyncio.to_thread(records_of, point, counts), point.dataset.encode()
-                    await send(client, topic, setting.partitioning.of(key), key, records)
-                    board.line = point.end
-                while board.sent > board.tested + MAX_AHEAD and is_queries:  # noqa: ASYNC110  `_follow` refreshes it
-                    await asyncio.sleep(0.05)
-                while board.line < point.end:
-                    await self._send_events(client, topic, baskets, point.end)
+            for window in windows(board.begin_ms):
+                board.add_counts(window, counts_of(baskets, window))
+                while board.line < window.end:
+                    await self._send_events(client, topic, baskets, window.end)
                 if duration is not None and time.monotonic() - began >= duration:
                     break
 
@@ -326,7 +303,7 @@ async def delete_topics(setting: Setting) -> None:
             await admin.delete_topics([setting.topic(name) for name in names.split()])
 
 
-async def feed_events(config: Config, duration: float | None) -> None:
+async def feed(config: Config, duration: float | None) -> None:
     """Send the demo's raw events to the brokers of a service's configuration until they end or a signal comes.
 
     Each window of the source plays `WINDOW_LINES` lines, the first one from its begin on; none begins after
@@ -344,45 +321,20 @@ async def feed_events(config: Config, duration: float | None) -> None:
     on_signals(stopped.set)
     begin_ms = (_now_ms() // window_ms + 1) * window_ms
     async with sender(cluster.arguments, source.topic) as client:
-        for point in checkpoints(WINDOW_LINES):
-            while line < point.end and not stopped.is_set():
+        for window in windows(begin_ms, window_ms):
+            while line < window.end and not stopped.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopped.wait(), SLICE_SECONDS)
-                due = min(lines_sold(_now_ms(), begin_ms, window_ms), point.end)
+                due = min(lines_sold(_now_ms(), begin_ms, window_ms), window.end)
                 events = events_of(baskets, line, due, begin_ms, window_ms)
                 await send(client, source.topic, due % partitions, None, events)
                 line, events_sent = due, events_sent + len(events)
             if stopped.is_set():
                 break
             say(
-                f"line {line:,} of {LINES:,}: a window of {point.dataset} is sent, {events_sent:,} events so far"
+                f"line {line:,} of {LINES:,}: a window of {window.dataset} is sent, {events_sent:,} events so far"
             )
             if duration is not None and time.monotonic() - began >= duration:
-                break
-
-
-async def feed(config: Config, pace: float, duration: float | None) -> None:
-    """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes.
-
-    A set is sent every ``pace`` seconds, and none after ``duration``; a line is printed for each.
-    """
-    topics = {monitor.name: monitor.topic for monitor in config.spec.monitors if monitor.source is None}
-    if APPEND not in topics or not LIMITS.keys() <= {dataset.name for dataset in config.spec.datasets}:
-        message = "the demo's queries fit only the monitors and datasets of 'stream-svt demo --queries --show-config'"
-        raise ConfigError([Problem(0, "monitors", message)], config.source)
-    cluster, topic = config.cluster(), topics[APPEND]
-    await require(config, cluster)
-    stopped, began = asyncio.Event(), time.monotonic()
-    on_signals(stopped.set)
-    async with sender(cluster.arguments, topic) as client:
-        for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
-            records, key = await asyncio.to_thread(records_of, point, counts), point.dataset.encode()
-            await send(client, topic, config.partitioning.of(key), key, records)
-            closed = f"set {point.set_id} of {point.dataset} is closed"
-            say(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), pace)
-            if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
                 break
 
 

@@ -17,7 +17,7 @@ from stream_svt.__main__ import main as program
 from stream_svt.application.facts import ApplicationFacts, ShardFacts
 from stream_svt.cli import app, common, confirming, whole
 from stream_svt.cli.whole import show_whole, show_worker
-from stream_svt.demo.scenario import EVENTS, QUERIES, Setting
+from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
@@ -95,10 +95,7 @@ def test_the_help_documents_the_exit_codes_and_that_missing_topics_are_configura
         ("control pause -c CONFIG", "--all"),
         ("control pause -c CONFIG today --all", "--all"),
         ("control raise-budget -c CONFIG today --limit much --yes", "not a number"),
-        ("demo --queries --feed-only", "--feed-only needs -c FILE"),
         ("demo --feed-only", "--feed-only needs -c FILE"),
-        ("demo --feed-only -c m.yaml --pace 5", "--pace needs --queries"),
-        ("demo --pace 5", "--pace needs --feed-only"),
         ("demo -c monitors.yaml", "--config needs --feed-only"),
         ("demo --feed-only -c m.yaml --broker h:1", "--broker cannot be combined with --feed-only"),
     ],
@@ -175,16 +172,15 @@ def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt):
     seen = []
 
     async def demo(*options):
-        seen.append((options[:2], options[3]))
+        seen.append(options[:2])
         raise asyncio.CancelledError
 
     monkeypatch.setattr("stream_svt.demo.session.run_demo", demo)
     monkeypatch.setenv("STREAM_SVT_CONFIG", "monitors.yaml")  # it does not keep the demo from starting
     assert stream_svt("demo", "--duration", "3", "--broker", "h:1").code == 130
-    assert stream_svt("demo", "--queries").code == 130
-    assert seen == [((3.0, "h:1"), EVENTS), ((None, None), QUERIES)]
+    assert stream_svt("demo").code == 130
+    assert seen == [(3.0, "h:1"), (None, None)]
     assert stream_svt("demo", "--show-config").out == Setting().yaml()
-    assert stream_svt("demo", "--queries", "--show-config").out == Setting(form=QUERIES).yaml()
 
 
 LOST = ("--shard", 1, "--topic", "t", "--offset", 7)

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from stream_svt.demo.board import Board, picture, report
-from stream_svt.demo.scenario import ADAPTIVE, APPEND, EVENTS, LIMITS, QUERIES, Checkpoint, DemoInput, Setting
-from stream_svt.demo.session import queries_tested
+from stream_svt.demo.scenario import ADAPTIVE, APPEND, LIMITS, Setting, Window
+from stream_svt.demo.session import counts_tested
 from stream_svt.monitor.released import EventType, decode
 from tests.support import alerts
 from tests.support.alerts import account_of, encoded
@@ -18,10 +18,10 @@ from tests.support.alerts import account_of, encoded
 FIRST, SECOND, *_ = LIMITS
 # Item 1 reaches the threshold in both weeks, item 2 in the second only.
 STREAM = [
-    (Checkpoint(FIRST, "line-00002", 0, 2), [399, 0]),
-    (Checkpoint(FIRST, "line-00004", 2, 4), [400, 399]),
-    (Checkpoint(SECOND, "line-00006", 4, 6), [399, 399]),
-    (Checkpoint(SECOND, "line-00008", 6, 8), [400, 400]),
+    (Window(FIRST, "10:00:00Z/units", 0, 2), [199, 0]),
+    (Window(FIRST, "10:00:03Z/units", 2, 4), [200, 199]),
+    (Window(SECOND, "10:00:06Z/units", 4, 6), [199, 199]),
+    (Window(SECOND, "10:00:09Z/units", 6, 8), [200, 200]),
 ]
 FOOT = "Kafka 127.0.0.1:9092   page http://127.0.0.1:6066/   metrics http://127.0.0.1:6066/metrics"
 
@@ -29,7 +29,11 @@ FOOT = "Kafka 127.0.0.1:9092   page http://127.0.0.1:6066/   metrics http://127.
 def alert(query_id: str, dataset: str = FIRST, monitor: str = APPEND, *, certified: bool = True, **fields):
     fields |= {"estimate": 458.0, "bound": 432.0} if certified else {"estimate": None, "bound": None}
     account = account_of(spent=fields.pop("spent", 0.3), reserved=0.5)
-    about = {"dataset": dataset, "monitor": monitor, "series": f"item-{query_id.split('/')[1]}"} | fields
+    about = {
+        "dataset": dataset,
+        "monitor": monitor,
+        "series": f"item-{query_id.rsplit('/', maxsplit=1)[-1]}",
+    } | fields
     return decode(encoded(1, alerts.alert(query_id=query_id, gap=31.0, account=account, **about)))
 
 
@@ -39,8 +43,8 @@ def lifecycle(kind: EventType, reason: str = "", *, dataset: str = FIRST, run: i
     return decode(encoded(1, data, kind=kind))
 
 
-def board(*events, form: DemoInput = QUERIES) -> Board:
-    made = Board(form)
+def board(*events) -> Board:
+    made = Board()
     for point, counts in STREAM:
         made.add_counts(point, np.array(counts))
     made.tested, made.seconds = 4000, 2.0
@@ -52,7 +56,7 @@ def board(*events, form: DemoInput = QUERIES) -> Board:
 @pytest.fixture
 def busy() -> Board:
     """Two runs of one monitor and 30 alerts of the other."""
-    alerted = (alert(f"line-00002/{1 + number % 2}", monitor=ADAPTIVE, spent=1.0) for number in range(30))
+    alerted = (alert(f"10:00:00Z/{1 + number % 2}", monitor=ADAPTIVE, spent=1.0) for number in range(30))
     halted = lifecycle(EventType.RUN_HALTED, spent=1.0)
     first, second = (
         lifecycle(EventType.RUN_STARTED, reason, run=run, spent=1.2)
@@ -74,7 +78,7 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted(busy):
 
 @pytest.mark.parametrize(("certified", "figures"), [(True, "458 bound ≥ 432"), (False, "- bound -")])
 def test_a_line_of_an_alert_has_gap_estimate_and_bound(certified, figures):
-    line = board().add(alert("line-00002/1", attempt=3, certified=certified)).plain
+    line = board().add(alert("10:00:00Z/1", attempt=3, certified=certified)).plain
     assert f"ALERT week-1 append item-1 gap 31 estimate {figures} " in " ".join(line.split())
     assert "attempt 3" in line
 
@@ -86,16 +90,6 @@ def test_events_without_a_line_change_the_budgets_too():
 
 
 @pytest.mark.parametrize(
-    ("offsets", "queries"),
-    [((), 0), ((0, 0), 0), ((100, 5), 105), ((16_471,), 16_470), ((16_471, 2 * 16_471), 3 * 16_470)],
-)
-def test_queries_are_counted_without_the_markers_that_close_sets(offsets, queries):
-    shards = [{"offsets": {"demo.counts": offset, "demo.control": 7}} for offset in offsets]
-    setting = Setting(application="demo", form=QUERIES)
-    assert queries_tested({"shards": [*shards, {"offsets": {}}]}, setting, 0) == queries
-
-
-@pytest.mark.parametrize(
     ("ticks", "windows"),
     [((), 0), ((9_000, 9_000), 0), ((9_001, 6_000), 0), ((9_001, 12_000), 1), ((12_001, 99_000), 2)],
 )
@@ -104,7 +98,7 @@ def test_counts_of_a_window_are_tested_once_every_shard_tests_the_next_window(ti
     setting = Setting(application="demo", partitions=2)
     assert {setting.partitioning.of(name.encode()) for name in LIMITS} == {0, 1}
     shards = [{"shard": n, "ticks": {"demo.baskets.counts": tick}} for n, tick in enumerate(ticks)]
-    assert queries_tested({"shards": shards}, setting, 3_000) == windows * 6 * 16_470
+    assert counts_tested({"shards": shards}, setting, 3_000) == windows * 6 * 16_470
 
 
 # Figures
@@ -112,7 +106,7 @@ def test_counts_of_a_window_are_tested_once_every_shard_tests_the_next_window(ti
 
 def test_precision_counts_alerts_and_recall_counts_items_of_weeks():
     # The first alert is too early, so it is false; its item still counts as found.
-    shown = board(alert("line-00002/1"), alert("line-00008/2", SECOND, attempt=4))
+    shown = board(alert("10:00:00Z/1"), alert("10:00:09Z/2", SECOND, attempt=4))
     append, adaptive = map(shown.figures, (APPEND, ADAPTIVE))
     assert append["precision*"] == 0.5
     assert append["recall*"] == pytest.approx(2 / 3)
@@ -122,9 +116,9 @@ def test_precision_counts_alerts_and_recall_counts_items_of_weeks():
 
 def test_an_alert_about_a_window_is_true_if_the_count_of_this_window_reached_the_threshold():
     first, second = (f"2026-11-28T10:00:0{second}Z" for second in (0, 3))
-    shown = Board(EVENTS)
-    shown.add_counts(Checkpoint(FIRST, f"{first}/units", 0, 2), np.array([200, 199]))
-    shown.add_counts(Checkpoint(FIRST, f"{second}/units", 2, 4), np.array([199, 199]))
+    shown = Board()
+    shown.add_counts(Window(FIRST, f"{first}/units", 0, 2), np.array([200, 199]))
+    shown.add_counts(Window(FIRST, f"{second}/units", 2, 4), np.array([199, 199]))
     for window, item in ((first, 1), (second, 1), (first, 2)):
         shown.add(alert(f"{window}/2026-11-28T10:00:09Z", series=f"item-{item}"))
     figures = shown.figures(APPEND)
@@ -144,7 +138,7 @@ def drawn(what, *, width: int = 110, height: int = 30) -> list[str]:
 def test_the_screen_and_the_summary_show_released_events_and_mark_figures_from_true_counts(busy):
     shown, summary = "\n".join(drawn(picture(busy, FOOT, 30))), "\n".join(drawn(report(busy)))
     for wanted in (
-        "monitors tested 4,000 queries",
+        "monitors tested 4,000 counts",
         "≥ 432",
         "halted",
         "resampled",
@@ -156,11 +150,11 @@ def test_the_screen_and_the_summary_show_released_events_and_mark_figures_from_t
         assert "precision*" in text
         assert "* from the true counts" in text
         assert "0%" in text
-    assert "2 monitors tested 4,000 queries, in 2.0 s" in summary
+    assert "2 monitors tested 4,000 counts, in 2.0 s" in summary
 
 
-def test_with_raw_events_the_screen_has_the_unit_and_the_events_and_the_summary_those_that_were_late():
-    shown = board(form=EVENTS)
+def test_the_screen_has_the_unit_and_the_events_and_the_summary_those_that_were_late():
+    shown = board()
     shown.events, shown.line = 908_576, 88_162
     lines = drawn(picture(shown, FOOT, 24), width=80, height=24)
     assert len(lines) <= 24

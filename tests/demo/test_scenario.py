@@ -1,4 +1,4 @@
-"""The shipped baskets, and the demo's neighbour relations executed: the basket of one line emptied, its line kept."""
+"""The shipped baskets, and the demo's neighbour relation executed: the events of one basket left out."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import pytest
 
 from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
+    ASKED,
     FILE,
     LAST_ITEM,
     LIMITS,
     LINES,
-    WEEK_LINES,
     WINDOW_LINES,
     WINDOW_MS,
     Baskets,
-    checkpoints,
+    counts_of,
     events_of,
-    records_of,
-    running_counts,
     windows,
 )
 
@@ -33,7 +31,7 @@ EMPTIED = [0, 299, 300, 14_699, 14_700, 88_161, *random.Random(7).sample(range(8
 
 
 def emptied(baskets: Baskets, line: int) -> Baskets:
-    """Return the neighbour: the basket of one line emptied, all lines still there."""
+    """Return the baskets with that of one line emptied, which has no events."""
     low, high = int(baskets.start[line]), int(baskets.start[line + 1])
     start = baskets.start.copy()
     start[line + 1 :] -= high - low
@@ -57,51 +55,26 @@ def test_a_basket_holds_an_item_once_so_that_it_changes_a_count_by_at_most_one(b
     assert (np.diff(line * (LAST_ITEM + 1) + baskets.items) > 0).all()
 
 
-@pytest.mark.parametrize("line", EMPTIED)
-def test_emptying_one_basket_lowers_answers_of_its_week_alone_by_at_most_one(baskets, stream, line):
-    neighbour = running_counts(emptied(baskets, line))
-    changed_weeks, changed = set(), 0
-    for (point, counts), (other, lower) in zip(stream, neighbour, strict=True):
-        assert point == other
-        difference = counts - lower
-        assert difference.min() >= 0
-        assert difference.max() <= 1
-        if difference.any():
-            changed_weeks.add(point.dataset)
-            changed += 1
-            assert point.end > line
-    assert changed_weeks == {f"retail-week-{line // WEEK_LINES + 1}"}
-    assert changed >= 1
-
-
-def test_records_differ_in_the_value_alone_and_not_in_length_whatever_the_counts():
-    point = next(checkpoints())
-    low = records_of(point, np.zeros(LAST_ITEM, dtype=np.int64))
-    high = records_of(point, np.full(LAST_ITEM, WEEK_LINES, dtype=np.int64))
-    assert list(map(len, low)) == list(map(len, high))
-    for item, (one, other) in enumerate(zip(low[:-1], high[:-1], strict=True), 1):
-        queried = {"id": f"line-00300/{item}", "series": f"item-{item}", "set": "line-00300"}
-        assert json.loads(one) == queried | {"value": 0}
-        assert json.loads(other) == queried | {"value": WEEK_LINES}
-    assert low[-1] == high[-1] == b'{"set": "line-00300", "closed": true}'
-
-
-def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once():
-    points = list(checkpoints())
-    assert [point.first for point in points][1:] == [point.end for point in points][:-1]
-    assert (points[0].first, points[-1].end) == (0, LINES)
-    assert list(dict.fromkeys(point.dataset for point in points)) == list(LIMITS)
-    assert len({point.set_id for point in points}) == len(points)
-    assert len(points) * LAST_ITEM > 1_000_000
-
-
 # Raw events
 
 
 @pytest.fixture(scope="module")
 def played(baskets: Baskets) -> list:
     """Every window with its counts."""
-    return list(windows(baskets, BEGIN_MS))
+    return played_by(baskets)
+
+
+def played_by(baskets: Baskets) -> list:
+    return [(window, counts_of(baskets, window)) for window in windows(BEGIN_MS)]
+
+
+def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once():
+    found = list(windows(BEGIN_MS))
+    assert [window.first for window in found][1:] == [window.end for window in found][:-1]
+    assert (found[0].first, found[-1].end) == (0, LINES)
+    assert list(dict.fromkeys(window.dataset for window in found)) == list(LIMITS)
+    assert len({window.set_id for window in found}) == len(found)
+    assert len(found) * ASKED > 1_000_000
 
 
 def test_windows_count_the_different_baskets_of_each_item_that_their_events_have(baskets, played):
@@ -130,7 +103,7 @@ def test_without_the_events_of_one_basket_all_others_stay_and_counts_of_one_wind
     before, after = (events_of(each, first, min(line + 5, LINES), BEGIN_MS) for each in (baskets, other))
     assert after == [event for event in before if json.loads(event)["basket"] != line]
     changed = []
-    for (point, counts), (same, lower) in zip(played, windows(other, BEGIN_MS), strict=True):
+    for (point, counts), (same, lower) in zip(played, played_by(other), strict=True):
         assert point == same
         difference = counts - lower
         assert 0 <= difference.min() <= difference.max() <= 1

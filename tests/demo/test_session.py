@@ -21,8 +21,8 @@ from rich.live import Live
 from stream_svt.application.config import parse_config
 from stream_svt.demo import scenario, session
 from stream_svt.demo.board import Board
-from stream_svt.demo.scenario import EVENTS, LIMITS, MONITORS, QUERIES, Setting, checkpoints, events_of
-from stream_svt.demo.session import Session, feed, feed_events, require_running, run_demo, start, stop
+from stream_svt.demo.scenario import ASKED, LIMITS, MONITORS, THRESHOLD, Setting, events_of
+from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.kafka.clients import Cluster, partition_counts
 
@@ -63,17 +63,16 @@ async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_v
 async def test_an_error_of_the_demo_is_one_line(monkeypatch, error, raised, message):
     monkeypatch.setattr(session, "free_ports", Mock(side_effect=error))
     with pytest.raises(raised, match=message):
-        await run_demo(None, "127.0.0.1:1", plain(), EVENTS)
+        await run_demo(None, "127.0.0.1:1", plain())
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize(("form", "topic"), [(QUERIES, "counts"), (EVENTS, "events")])
-async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, no_clients, form, topic):
-    monkeypatch.setattr(session, "send", AsyncMock(side_effect=TopicAuthorizationFailedError("counts")))
+async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, no_clients):
+    monkeypatch.setattr(session, "send", AsyncMock(side_effect=TopicAuthorizationFailedError("events")))
     events = SimpleNamespace(getmany=AsyncMock(return_value={}))
-    setting, service = Setting(port=1, form=form), SimpleNamespace(returncode=None)
-    demo = Session(setting, service, tmp_path, events, plain(), Board(form))
-    with pytest.raises(BrokerError, match=rf"sending to topic 'retail-demo.{topic}': .* operation WRITE"):
+    setting, service = Setting(port=1), SimpleNamespace(returncode=None)
+    demo = Session(setting, service, tmp_path, events, plain(), Board())
+    with pytest.raises(BrokerError, match=r"sending to topic 'retail-demo\.events': .* operation WRITE"):
         async with asyncio.timeout(30):
             await demo._follow(None, Live(console=plain()))
 
@@ -81,35 +80,21 @@ async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, 
 @pytest.mark.loopback
 async def test_an_unreachable_broker_is_named_with_what_to_check():
     with pytest.raises(BrokerError, match=r"'127.0.0.1', 1\b.*check"):
-        await run_demo(None, "127.0.0.1:1", plain(), EVENTS)
+        await run_demo(None, "127.0.0.1:1", plain())
 
 
-def test_the_configuration_fits_the_queries(parsed):
-    (note,) = parsed.spec.notes  # the file says why
-    assert note.field == "monitors[1].correction"
-    assert [dataset.name for dataset in parsed.spec.datasets] == list(LIMITS)
-    assert len({dataset.terms.limit for dataset in parsed.spec.datasets}) == 2
-    assert tuple(monitor.name for monitor in parsed.spec.monitors) == MONITORS
-    assert {monitor.threshold for monitor in parsed.spec.monitors} == {QUERIES.threshold}
-    assert {monitor.bounds[1] for monitor in parsed.spec.monitors} == {scenario.WEEK_LINES}
-    # A set holds every item, and the stream fits the exposure.
-    append, adaptive = parsed.spec.monitors
-    points = [point for point in checkpoints() if point.dataset == "retail-week-1"]
-    assert append.append.max_set_size == 16_470
-    assert adaptive.expected_queries == len(points) * 16_470
-
-
-def test_with_raw_events_the_configuration_fits_the_windows(counted):
+def test_the_configuration_fits_the_windows(counted):
     spec = counted.spec
     (source,) = spec.sources
     assert [dataset.name for dataset in spec.datasets] == list(LIMITS)
-    assert source.unit_text.replace("`", "") == EVENTS.unit
+    assert len({dataset.terms.limit for dataset in spec.datasets}) == 2
+    assert source.unit_text == "all events of one `basket`"
     assert (source.window, source.lateness) == (scenario.WINDOW_MS, scenario.LATENESS_MS)
     assert {monitor.topic for monitor in spec.monitors} == {"retail-demo.baskets.counts"}
-    assert {monitor.threshold for monitor in spec.monitors} == {EVENTS.threshold}
-    assert source.window_list().cells == EVENTS.asked
+    assert {monitor.threshold for monitor in spec.monitors} == {THRESHOLD}
+    assert source.window_list().cells == ASKED
     assert spec.monitors[0].append.max_set_size == len(source.series_names)
-    # A week is whole windows, and the monitors are those of queries.
+    # A week is whole windows.
     assert scenario.WEEK_LINES % scenario.WINDOW_LINES == 0
     assert tuple(monitor.name for monitor in spec.monitors) == MONITORS
 
@@ -117,7 +102,7 @@ def test_with_raw_events_the_configuration_fits_the_windows(counted):
 @pytest.mark.kafka
 async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker):
     console = plain()
-    board = await run_demo(4.0, broker.bootstrap_servers, console, EVENTS)
+    board = await run_demo(4.0, broker.bootstrap_servers, console)
     text = console.file.getvalue()
     assert board.tested == board.sent > 0
     assert board.events > 0
@@ -137,7 +122,7 @@ async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behin
 @pytest.mark.kafka
 async def test_an_interrupted_demo_ends_what_it_started(broker, capsys):
     console = plain(force_terminal=True, height=40)
-    demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console, QUERIES))
+    demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console))
     while "ALERT" not in console.file.getvalue() and not demo.done():
         await asyncio.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
@@ -157,7 +142,7 @@ def of_process(pid: int | str, name: str) -> bytes:
     return Path("/proc", str(pid), name).read_bytes()
 
 
-# Events and queries for a service that runs elsewhere
+# Events for a service that runs elsewhere
 
 OTHER = """
 application: shop
@@ -168,13 +153,9 @@ monitors:
 """
 
 
-async def test_another_configuration_is_refused_before_anything_connects(counted, parsed):
-    for config in (parse_config(OTHER), counted):
-        with pytest.raises(ConfigError, match="demo --queries --show-config"):
-            await feed(config, 0, None)
-    for config in (parse_config(OTHER), parsed):
-        with pytest.raises(ConfigError, match="stream-svt demo --show-config"):
-            await feed_events(config, None)
+async def test_another_configuration_is_refused_before_anything_connects():
+    with pytest.raises(ConfigError, match="stream-svt demo --show-config"):
+        await feed(parse_config(OTHER), None)
 
 
 async def test_raw_events_are_fed_when_they_are_due_and_all_of_a_window_that_has_begun(
@@ -192,34 +173,9 @@ async def test_raw_events_are_fed_when_they_are_due_and_all_of_a_window_that_has
     monkeypatch.setattr(session, "require", AsyncMock())
     monkeypatch.setattr(session, "partition_counts", AsyncMock(return_value={"retail-demo.events": 3}))
     monkeypatch.setattr(session, "send", send)
-    await feed_events(counted, 0)
+    await feed(counted, 0)
     assert {*partitions} == {0, 1, 2}
     first = json.loads(sent[0])["ts"]
     assert first % 3_000 == 0
     assert sent == events_of(baskets, 0, 4_900, first)
     assert capsys.readouterr().out.startswith("line 4,900 of 88,162: a window of retail-week-1 is sent, ")
-
-
-async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
-    monkeypatch, parsed, capsys, no_clients
-):
-    sent = []
-
-    async def send(client, *arguments):
-        sent.append((client, *arguments[:3]))
-
-    monkeypatch.setattr(session, "require", AsyncMock())
-    monkeypatch.setattr(session, "send", send)
-    monkeypatch.setattr(scenario, "EVERY", 14_700)
-    await feed(parsed, 0, None)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == (
-        "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
-    )
-    assert len(lines) == len(sent) == 6
-    client, *where = sent[0]
-    assert parsed.cluster().arguments.items() <= client.items()
-    key = b"retail-week-1"
-    assert where == ["retail-demo.counts", parsed.partitioning.of(key), key]
-    await feed(parsed, 0.2, 0.5)
-    assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

@@ -16,7 +16,7 @@ import yaml
 from compose_spec import PyCompose
 
 from stream_svt.application.config import parse_config
-from stream_svt.demo.scenario import EVENTS, ITEMS, Setting
+from stream_svt.demo.scenario import ITEMS, Setting
 from stream_svt.forward.config import load_forward_config
 from stream_svt.hosting.hosted import STOP_DEADLINE
 from stream_svt.kafka.embedded import KAFKA_VERSION
@@ -189,7 +189,7 @@ def test_the_monitors_are_the_demos(tmp_path):
     config = parse_config(
         text.replace("/run/secrets", str(tmp_path)).replace("/etc/stream-svt/items.txt", str(ROOT / items))
     )
-    demo = yaml.safe_load(Setting(form=EVENTS).yaml())
+    demo = yaml.safe_load(Setting().yaml())
     ours = yaml.safe_load(text)
     for dataset in ours["datasets"]:
         del dataset["horizon"]  # the demo's weeks pass too quickly for burn rates
