@@ -122,8 +122,6 @@ class KafkaConfig(Strict):
     connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 180_000
     """Time after which an idle connection is closed, 10s to 1h. Keep it below a load balancer's time (4 minutes on
     Azure, 350 seconds on AWS): a shard whose connection is cut reads its state again. Default 3m."""
-    record_reader: Literal["columns", "client"] = "columns"
-    """Reader of query topics: columns, or the client, which is several times slower. Default columns."""
 
     @property
     def encrypts(self) -> bool:

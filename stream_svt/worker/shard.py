@@ -226,9 +226,7 @@ class Shard:
         return None
 
     def _feed(self, workload: AppliedWorkload | None = None) -> ShardFeed:
-        columns: dict[str, bool] = {}
-        if workload is not None and self._parts.config.kafka.record_reader == "columns":
-            columns = workload.text_topics
+        columns = {} if workload is None else workload.text_topics
         counts = frozenset[str]() if workload is None else workload.declared.counts_topics()
         place = self.number, self._topics.partitions
         return ShardFeed(self._parts.cluster, *place, self._requests, columns, counts)

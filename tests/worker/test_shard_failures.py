@@ -13,7 +13,6 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 
 from stream_svt import errors
-from stream_svt.application.config import parse_config
 from stream_svt.kafka import clients as kafka
 from stream_svt.kafka.clients import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.monitor.operations import Action, Command
@@ -24,7 +23,6 @@ from stream_svt.worker import shard as module
 from stream_svt.worker.ports import ShardFeed
 from stream_svt.worker.shard import yield_to_loop
 from tests.support.scripted_shard import COMMANDS, STATE, STUCK, Journal, hang, watched
-from tests.support.shop import SPEC
 from tests.support.worker import until
 
 MANY = 12
@@ -42,12 +40,9 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
     return opening
 
 
-@pytest.mark.parametrize(("reader", "columns"), [("columns", {"counts": True}), ("client", {})])
-async def test_one_option_says_what_reads_the_records_of_query_topics(played, reader, columns) -> None:
+async def test_the_records_of_query_topics_are_read_as_columns(played) -> None:
     play = played()
     play.workload.text_topics = {"counts": True}
-    config = parse_config(f"{SPEC}\nkafka: {{record_reader: {reader}}}\n")
-    play.shard._parts = replace(play.shard._parts, config=config)
     feeds: list[ShardFeed] = []
 
     async def run(feed: ShardFeed) -> None:
@@ -57,7 +52,7 @@ async def test_one_option_says_what_reads_the_records_of_query_topics(played, re
     play.run = run
     await play.until(ShardState.RUNNING)
     await until(lambda: bool(feeds))
-    assert feeds[0].columns == columns
+    assert feeds[0].columns == {"counts": True}
 
 
 @pytest.mark.parametrize(
