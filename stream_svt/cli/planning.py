@@ -136,6 +136,12 @@ def belief_of(
 )
 @option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", rate)
 @option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
+@option(
+    "--delta",
+    "Compare with a limit in rho for the same epsilon and this delta, such as 1e-6.",
+    click.FloatRange(0, 0.01, min_open=True),
+    metavar="DELTA",
+)
 @common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
@@ -150,6 +156,7 @@ def plan(
     drift: float | None,
     rate: float | None,
     limit: str | None,
+    delta: float | None,
     plot: Path | None,
     **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
@@ -180,6 +187,7 @@ def plan(
     except MisuseError as error:
         raise click.UsageError(f"{error}.") from None
     budget = _budget(monitor, advised.best.monitor, spec, limit)
+    rho = _in_rho(advised.best.monitor, spec, limit, budget, delta)
     if plot is not None:
         try:
             advice.draw(advised).savefig(plot, dpi=150)
@@ -202,6 +210,7 @@ def plan(
     for title, sentences in {
         "Expect": advice.expectations(advised, budget),
         "Note": advice.warnings(advised),
+        **rho,
         **_of_source(monitor, spec),
         **_promises(spec),
     }.items():
@@ -227,6 +236,24 @@ def _print_openslo(documents: Path, path: Path | None) -> None:
     say(f"# From {documents}. Of detect, above is the least excess of errors in a window.")
     for line in lines:
         say(line)
+
+
+def _in_rho(
+    best: MonitorSpec,
+    spec: ApplicationSpec | None,
+    limit: str | None,
+    budget: PaidRuns | None,
+    delta: float | None,
+) -> dict[str, list[str]]:
+    """Return what a limit in rho would buy, under a title, if there is a delta."""
+    from stream_svt.planning.rho import rho_offer
+
+    if delta is None:
+        return {}
+    try:
+        return {"Rho": rho_offer(best, spec, None if limit is None else Fraction(limit), budget, delta)}
+    except MisuseError as error:
+        raise click.UsageError(f"--delta: {error}.") from None
 
 
 def _promises(spec: ApplicationSpec | None) -> dict[str, list[str]]:

@@ -175,6 +175,26 @@ def test_the_plan_and_the_check_of_a_limit_that_renews_say_what_it_promises(stre
     assert text in stream_svt("check", "-c", path, "--offline").out
 
 
+def test_with_a_delta_the_plan_says_what_rho_would_buy(stream_svt, tmp_path):
+    ended = stream_svt(
+        *BASE[:3], "--cutoff", 200, "--monotonic", "--queries", 20_000, *MARGINS, "--delta", "1e-6"
+    )
+    assert ended.code == 0
+    assert "Rho - Epsilon 1 and delta 1e-06, in rho, pay for 200 runs of one alert" in words(ended.out)
+    assert "Write limit: {rho: 0.02435} for a new dataset" in words(ended.out)
+    assert "Rho" not in stream_svt(*BASE, *MARGINS).out
+    limited = stream_svt(*BASE, *MARGINS, "--limit", 2, "--delta", "1e-6")
+    assert "Rho - Epsilon 2 and delta 1e-06, in rho, pay for 40 runs" in words(limited.out)
+    for wrong in ("0", "1", "0.02"):
+        assert stream_svt(*BASE, *MARGINS, "--delta", wrong).code == 2, wrong
+    (tmp_path / "web.yaml").write_text(WEB)
+    several = stream_svt(
+        "plan", "-c", tmp_path / "web.yaml", "--monitor", "many-users", *MARGINS, "--delta", "1e-6"
+    )
+    assert several.code == 2
+    assert "--delta: with rho the monitors of a dataset take turns: many-users, " in several.err
+
+
 def test_monitors_of_openslo_documents_are_printed_and_nothing_else_is_planned(stream_svt, tmp_path):
     (tmp_path / "web.yaml").write_text(WEB)
     (tmp_path / "slo.yaml").write_text(SLO)
