@@ -1,7 +1,7 @@
 # One image for every command of stream-svt: a worker by default, or check, watch, status, audit, demo, ...
 #
 #   docker build -t stream-svt .
-#   docker build -t stream-svt --build-arg EXTRAS=msk,plot .       # with pictures of a plan
+#   docker build -t stream-svt --build-arg EXTRAS= .       # without the login of Amazon MSK
 #
 # The version of Python that the tests run on. For a build that can be repeated, pin it by digest.
 ARG PYTHON=3.11-slim-bookworm

@@ -142,7 +142,6 @@ def belief_of(
     click.FloatRange(0, 0.01, min_open=True),
     metavar="DELTA",
 )
-@common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
     openslo: Path | None,
@@ -157,7 +156,6 @@ def plan(
     rate: float | None,
     limit: str | None,
     delta: float | None,
-    plot: Path | None,
     **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
     """Recommend settings of a monitor, and predict what it would find.
@@ -188,11 +186,6 @@ def plan(
         raise click.UsageError(f"{error}.") from None
     budget = _budget(monitor, advised.best.monitor, spec, limit)
     rho = _in_rho(advised.best.monitor, spec, limit, budget, delta)
-    if plot is not None:
-        try:
-            advice.draw(advised).savefig(plot, dpi=150)
-        except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
-            raise click.UsageError(f"--plot {plot}: {error}") from None
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * belief.positives:.3g} % of them positive."
     say(f"{head} No data was read, and nothing was spent.")

@@ -1,23 +1,16 @@
-"""A recommendation as text (table, lines to paste, expectations, warnings), and as a picture."""
+"""A recommendation as text: table, lines to paste, expectations, warnings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from stream_svt.errors import MisuseError
 from stream_svt.planning.budget import SURE, PaidRuns, reported_margin
-from stream_svt.planning.model import Workload, report_chances, trajectory
+from stream_svt.planning.model import Workload
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.wording import aligned, counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _DAY = 86_400
 
@@ -213,48 +206,3 @@ def _short(value: float) -> str:
 def _number(value: float) -> str:
     """Return a number with about three digits for a sentence, such as 1,230,000."""
     return f"{float(f'{value:.3g}'):,.0f}" if 100 <= value < math.inf else _short(value)
-
-
-def draw(recommendation: Recommendation) -> Figure:
-    """Return a picture: report probability by distance from the threshold, and alerts over time.
-
-    Raises:
-        MisuseError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MisuseError(
-            "a plot needs matplotlib, which is not installed: pip install 'stream-svt[plot]'"
-        ) from None
-    workload, monitor = recommendation.workload, recommendation.best.monitor
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-
-    reach = 1.2 * max(float(np.quantile(workload.above, 0.9)), float(np.quantile(workload.below, 0.5)))
-    distance = np.linspace(-reach, reach, 241)
-    low, middle, high = np.quantile(report_chances(monitor, distance), (0.1, 0.5, 0.9), axis=0)
-    left.fill_between(distance, low, high, color="0.85", label="8 runs in 10")
-    left.plot(distance, middle, color="black", label="half of the runs")
-    for values, kind in ((workload.above, "positives"), (-workload.below, "negatives")):
-        counts, edges = np.histogram(values, np.linspace(-reach, reach, 49))
-        heights = 0.45 * counts / max(counts.max(), 1)
-        left.stairs(heights, edges, fill=True, alpha=0.45, label=f"{kind} (no scale)")
-    left.axvline(0, color="0.6", lw=0.8)
-    left.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
-
-    run = trajectory(monitor, workload)
-    true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
-    right.stackplot(run.time, true, false, labels=("true alerts", "false alerts"), alpha=0.75)
-    span = np.quantile(run.true_alerts + run.false_alerts, (0.1, 0.9), axis=0)
-    right.plot(run.time, span.T, "k:", lw=0.8, label=("8 runs in 10", "_"))
-    right.axhline(monitor.cutoff, color="black", lw=1, ls="--", label="cutoff")
-    time = "passes over the set" if workload.finite else "queries"
-    right.set(title="Alerts during a run", xlabel=time, ylabel="alerts so far")
-    right.margins(y=0.3)  # room for the legend above the cutoff
-    for axes, columns in ((left, 1), (right, 2)):
-        axes.margins(x=0)
-        axes.locator_params(axis="x", nbins=4, integer=True)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(loc="upper left", fontsize="small", ncols=columns)
-    return figure

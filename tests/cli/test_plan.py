@@ -104,13 +104,6 @@ def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
     assert [line for line in ended.out.splitlines() if line.startswith("now")]
 
 
-def test_a_plot_is_written_in_the_format_of_its_name(stream_svt, tmp_path):
-    for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
-        path = tmp_path / f"plan{suffix}"
-        assert stream_svt(*BASE, *MARGINS, "--plot", path).code == 0
-        assert path.read_bytes().startswith(start)
-
-
 FIGURES = " ".join(map(str, [*BASE, *MARGINS]))
 
 
@@ -132,8 +125,6 @@ FIGURES = " ".join(map(str, [*BASE, *MARGINS]))
                 ("--granularity 0", "granularity"),
                 ("--epsilon 1e-8 --cutoff 5000", "epsilon"),
                 ("--set --drift 5", "do not drift"),
-                ("--plot plan.xyz", "svg"),
-                ("--plot none/plan.svg", "No such file"),
                 ("--monitor hot", "-c FILE"),
                 ("--uncertainty 0.5", "uncertainty"),
             ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -14,7 +13,7 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
-from stream_svt.planning.advice import draw, expectations, settings, table, warnings
+from stream_svt.planning.advice import expectations, settings, table, warnings
 from stream_svt.planning.budget import PaidRuns
 from stream_svt.planning.recommending import EVEN
 from stream_svt.settings.fields import MaxRuns, Retry, Sweep
@@ -171,22 +170,3 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
     found = recommended(belief=few, finite=True, queries=5000)
     assert "top-k" in text_of(found)
     assert ("uses up the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
-
-
-@pytest.mark.parametrize(
-    ("plan", "label"), [(static, "queries"), (drifting, "queries"), (closed_set, "passes over the set")]
-)
-def test_a_picture_shows_margins_and_alerts(plan, label, tmp_path):
-    figure = draw(plan())
-    margins, alerts = figure.axes
-    assert (margins.get_xlabel(), alerts.get_xlabel()) == ("distance from the threshold", label)
-    assert margins.get_xlim() == pytest.approx((-margins.get_xlim()[1], margins.lines[0].get_xdata()[-1]))
-    assert alerts.get_xlim() == (0, alerts.lines[0].get_xdata()[-1])
-    figure.savefig(tmp_path / "plan.png", dpi=40)
-    assert (tmp_path / "plan.png").stat().st_size > 5000
-
-
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MisuseError, match=r"stream-svt\[plot\]"):
-        draw(static())
