@@ -16,7 +16,7 @@ from stream_svt.monitor.state.plan import RARELY, silent_margin
 from stream_svt.planning import detected
 from stream_svt.planning.model import report_chances
 from stream_svt.planning.sources import rows_per_day
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import Kind, amount_text
 from stream_svt.settings import detection
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Terms
@@ -152,7 +152,7 @@ def _parts(
     if monitor.severity:
         parts["Severity"] = _severity(monitor)
     if first.terms.spent_before:
-        spent = f"{first.terms.kind.measure} {as_text(first.terms.spent_before, first.terms.kind)}"
+        spent = amount_text(first.terms.spent_before, first.terms.kind)
         whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
         parts["Carries"] = f"{spent} over, spent before{whose}: the figures are for the rest of the limit."
     if others:
@@ -170,17 +170,15 @@ def _severity(monitor: MonitorSpec) -> str:
 
 
 def _protects(terms: Terms, count: int, endless: bool) -> str:
-    measure, limit = terms.kind.measure, as_text(terms.limit, terms.kind)
+    limit = amount_text(terms.limit, terms.kind)
     if count == 1 and not endless:
-        return f"{terms.unit}: everything published about it costs at most {measure} {limit} in all."
-    total = f"In all {count} datasets together: {measure} {as_text(count * terms.limit, terms.kind)}."
+        return f"{terms.unit}: everything published about it costs at most {limit} in all."
+    total = f"In all {count} datasets together: {amount_text(count * terms.limit, terms.kind)}."
     if terms.renewal is not None:
         total = f"{terms.renewal.promise.capitalize()}."
     elif endless:
-        total = f"In several datasets: {measure} {limit} for each, and every period adds datasets."
-    return (
-        f"{terms.unit} in one dataset: everything published about it costs at most {measure} {limit}. {total}"
-    )
+        total = f"In several datasets: {limit} for each, and every period adds datasets."
+    return f"{terms.unit} in one dataset: everything published about it costs at most {limit}. {total}"
 
 
 def _detects(monitor: MonitorSpec) -> str:
@@ -259,10 +257,10 @@ def wastes(monitor: MonitorSpec) -> str:
 
 
 def _reports(monitor: MonitorSpec, kind: Kind) -> str:
-    mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
+    mechanism, price = monitor.mechanism(), amount_text(monitor.run_price(kind), kind)
     largest = mechanism.top_units // mechanism.smallest_units
     more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
-    cost = f"A whole run costs {kind.measure} {price}; queries without an alert add nothing"
+    cost = f"A whole run costs {price}; queries without an alert add nothing"
     return f"{monitor.cutoff} alerts a run{more}. {cost}."
 
 

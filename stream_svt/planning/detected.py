@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stream_svt.mechanisms.accuracy import report_probability
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import amount_text
 from stream_svt.settings.datasets import Terms
 from stream_svt.settings.detection import WASTED, DetectOptions, SolvedRun, solve
 from stream_svt.settings.monitors import MonitorSpec
@@ -52,7 +52,7 @@ def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: Sou
     """Return what alerts cost a person, and what more of them would cost."""
     renewal, kind, each = terms.renewal, terms.kind, counted(monitor.cutoff, "alert")
     periods = 1 if renewal is None else renewal.periods
-    cost = _amount(periods * monitor.run_price(kind), kind)
+    cost = amount_text(periods * monitor.run_price(kind), kind)
     text = f"Its alerts about one dataset cost at most {cost}."
     if renewal is not None:
         text = (
@@ -67,9 +67,5 @@ def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: Sou
     cutoff = detect.model_copy(update={"alerts": more}).cutoff(source.period_ms)
     if (solved := solve(replace(SolvedRun.by(monitor, detect).of, cutoff=cutoff))) is not None:
         units = monitor.price_with(kind, cutoff=cutoff, epsilon=solved[0], split=solved[1])
-        text += f" {counted(more, 'alert')}: {_amount(periods * units, kind)}."
+        text += f" {counted(more, 'alert')}: {amount_text(periods * units, kind)}."
     return text
-
-
-def _amount(units: int, kind: Kind) -> str:
-    return f"{kind.measure} {as_text(units, kind)}"

@@ -25,7 +25,7 @@ from stream_svt.errors import Problem
 from stream_svt.planning.maintenance import late_maintenance
 from stream_svt.planning.promises import promises
 from stream_svt.planning.sources import source_changes
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import Kind, amount_text, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Generator, Terms
 from stream_svt.settings.detection import SolvedRun
@@ -148,7 +148,7 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
                 result.add(f"~ monitor {name}", *(_of_kinds(one, known[name], old) for one in changed))
             continue
         kinds = {dataset.terms.kind for dataset in new.datasets if monitor.covers(dataset.name)}
-        prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
+        prices = [amount_text(monitor.run_price(kind), kind) for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
     for name in known:
@@ -378,7 +378,7 @@ def _renewals(result: Difference, new: ApplicationSpec, one: Generator, known: l
 
 
 def _each(one: Terms) -> str:
-    return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
+    return f"{amount_text(one.limit, one.kind)} each, for {one.unit}"
 
 
 def _listed(what: str, names: list[str]) -> str:

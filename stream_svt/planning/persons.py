@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import Kind, amount_text, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import HORIZON_MS, DatasetSpec, Terms
 from stream_svt.settings.periods import in_words, length_ms, written
@@ -90,7 +90,7 @@ def _lines(group: list[_Ledgers]) -> Iterator[str]:
         parts.append(f"{one.name} {as_text(loss, one.terms.kind)}{times}")
     if len(group) == 1 and " x " not in parts[0]:
         return
-    total = " and ".join(f"{kind.measure} {as_text(loss, kind)}" for kind, loss in losses.items())
+    total = " and ".join(amount_text(loss, kind) for kind, loss in losses.items())
     when = f"in any {in_words(span_ms)}" if any(one.terms.pattern for one in group) else "in all"
     yield f"A person in {listed([one.name for one in group], SHOWN)}:"
     yield f"  Loses    at most {total} {when}: {listed(parts, SHOWN)}."

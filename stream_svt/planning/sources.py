@@ -8,7 +8,7 @@ from typing import Final
 from stream_svt.errors import Problem
 from stream_svt.monitor.operations import utc
 from stream_svt.planning.questions import questions_of
-from stream_svt.privacy.loss import as_text
+from stream_svt.privacy.loss import amount_text
 from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import duration_text
@@ -88,7 +88,7 @@ def _moves(source: SourceSpec) -> str:
 def _protects(spec: ApplicationSpec, source: SourceSpec) -> str:
     covered = [one.terms for one in spec.datasets if source.covers(one.name)]
     terms = dict.fromkeys((one.kind, one.limit) for one in covered)
-    limits = " or ".join(f"{kind.measure} {as_text(limit, kind)}" for kind, limit in terms)
+    limits = " or ".join(amount_text(limit, kind) for kind, limit in terms)
     text = (
         f"{source.unit_text} in dataset {written(source.dataset_pattern)}: at most {limits or 'its limit'}."
     )
@@ -111,8 +111,7 @@ def _assumes(source: SourceSpec) -> str:
 
 def rows_per_day(source: SourceSpec) -> int:
     """Return how many rows the topic of counts gets a day."""
-    asked = 1 if source.ask == "close" else (source.window + source.lateness) // source.every
-    return source.window_list().cells * asked * DAY_MS // source.window
+    return source.window_list().cells * len(source.asked_after_ms()) * DAY_MS // source.window
 
 
 def bytes_per_day(source: SourceSpec) -> int:

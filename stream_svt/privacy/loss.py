@@ -72,6 +72,11 @@ def as_text(units: int, kind: Kind) -> str:
     return f"{sign}{integer}.{remainder:0{digits}d}".rstrip("0").rstrip(".")
 
 
+def amount_text(units: int, kind: Kind) -> str:
+    """Return a loss as text with its measure, such as epsilon 0.25."""
+    return f"{kind.measure} {as_text(units, kind)}"
+
+
 def best_guess(loss: float, kind: Kind) -> float:
     """Return the largest probability, 0.5 to 1, that an adversary guesses membership right after a loss of 0 or more.
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from stream_svt.settings import fields
-from stream_svt.settings.datasets import OrPattern
+from stream_svt.settings.datasets import OR_PATTERN, has_slots
 from stream_svt.settings.document import Found, Strict, consistent, quote
-from stream_svt.settings.periods import NAME_SLOT, SLOTS, period_name, written
+from stream_svt.settings.periods import SLOTS, period_name
 from stream_svt.settings.records import KEY, OFFSET, Path, RecordLayout, is_inside, steps
 
 
@@ -29,8 +29,7 @@ class DatasetOfAnswer(Strict):
         if bool(self.pattern) is (self.field is not None):
             yield "field", "or pattern is required, and only one of them: where the name of the dataset is"
         elif self.pattern:
-            is_plain = sum(map(self.pattern.count, SLOTS)) <= 1 and written(self.pattern) == self.pattern
-            if not is_plain or NAME_SLOT in self.pattern:
+            if not has_slots(self.pattern, 0):
                 slots = f"a name, with {' or '.join(SLOTS)} once at most"
                 yield "pattern", f"expected {slots}, found {quote(self.pattern)}"
                 return
@@ -50,7 +49,7 @@ class AnswersSpec(Strict):
     offset (a field of that name is `\offset`). Default offset."""
     series: Path | None = None
     """Path of the series, likewise; a record without the field has no series. Default: none."""
-    dataset: Annotated[DatasetOfAnswer, OrPattern()]
+    dataset: Annotated[DatasetOfAnswer, OR_PATTERN]
     """The dataset whose budget the answers spend: its name, or {field: payload.store}. Its unit is declared."""
     sensitivity: fields.PositiveExact
     """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the

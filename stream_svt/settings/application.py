@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.privacy.loss import Kind, as_text, to_units
+from stream_svt.privacy.loss import Kind, amount_text, as_text, to_units
 from stream_svt.settings import counted, fields
 from stream_svt.settings.carried import NOTHING, Carried
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, Terms
@@ -407,9 +407,9 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
     for budget in budgets:
         first = budget.datasets[0]
         kind, limit = first.terms.kind, first.terms.limit
-        limit_text = f"the limit {_amount(limit, kind)} of dataset {quote(first.name)}"
+        limit_text = f"the limit {amount_text(limit, kind)} of dataset {quote(first.name)}"
         if (renewal := first.terms.renewal) is not None:
-            limit_text += f" ({_amount(renewal.limit, kind)} over {renewal.periods} periods)"
+            limit_text += f" ({amount_text(renewal.limit, kind)} over {renewal.periods} periods)"
         for number, price in budget.prices.items():
             if (number, kind, limit) in seen:
                 continue
@@ -417,7 +417,7 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
             if config.monitors[number].ends and kind is Kind.ZCDP:
                 message = f"dataset {quote(first.name)} has a limit in rho, where one run at a time is open"
                 yield _path(config, number), f"{message}: ends need another one. Give it a limit in epsilon"
-            cost, detect = _amount(price, kind), config.monitors[number].detect
+            cost, detect = amount_text(price, kind), config.monitors[number].detect
             if price > limit:
                 key = ("epsilon",) if detect is None else ("detect", "surely_from")
                 buys = "" if detect is None else _affordable(config.monitors[number], detect, first.terms)
@@ -477,7 +477,9 @@ def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
             reserve = monitor.reserve_units(kind)
             if needed <= terms.limit < needed + reserve:
                 noted.add(number)
-                sums = f"{as_text(needed, kind)} + {as_text(reserve, kind)} > {_amount(terms.limit, kind)}"
+                sums = (
+                    f"{as_text(needed, kind)} + {as_text(reserve, kind)} > {amount_text(terms.limit, kind)}"
+                )
                 message = f"{monitor.name} begins no whole run after one of each other monitor: {sums}"
                 yield _path(config, number, "reserve"), message
         lefts = {
@@ -488,9 +490,7 @@ def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
         short = [name for name, left in lefts.items() if left < needed]
         if short:
             least = min(short, key=lefts.__getitem__)
-            message = (
-                f"has {_amount(lefts[least], kind)} left, which cannot pay: {_sum(config, budget)} for a run"
-            )
+            message = f"has {amount_text(lefts[least], kind)} left, which cannot pay: {_sum(config, budget)} for a run"
             more = f" ({len(short)} datasets in all)" if len(short) > 1 else ""
             yield ("datasets", budget.index), f"dataset {quote(least)} {message} of each monitor{more}"
 
@@ -508,10 +508,6 @@ def _sum(config: ConfigDocument, budget: _Budget) -> str:
     if (left_out := len(named) - SUMMANDS_SHOWN) > 0:
         named[SUMMANDS_SHOWN:] = [f"{left_out} more"]
     return f"{' + '.join(named)} = {as_text(budget.needed, kind)}"
-
-
-def _amount(units: int, kind: Kind) -> str:
-    return f"{kind.measure} {as_text(units, kind)}"
 
 
 _PERSON = re.compile(

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, as_text
+from stream_svt.privacy.loss import KINDS, amount_text
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     Balance,
@@ -208,7 +208,7 @@ class Carried(_Origin, frozen=True, dict=True):
         elif terms.unit != known.unit:
             why = f"{name} must keep its privacy unit {quote(known.unit)}"
         elif terms.kind is not known.kind or terms.limit not in (known.declared, known.limit):
-            limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
+            limit = amount_text(known.limit, known.kind)
             remedy = "'stream-svt control raise-budget' raises it"
             if terms.pattern:
                 remedy = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from pydantic import (
@@ -13,10 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings import fields
@@ -101,18 +98,10 @@ class Balance:
         return DatasetSpec(dataset.name, replace(dataset.terms, limit=self.limit, spent_before=self.spent))
 
 
-class OrPattern:
-    """Annotation of a mapping with a dataset's pattern, which may be written alone."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            lambda value: {"pattern": value} if isinstance(value, str) else value, handler(source)
-        )
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
+OR_PATTERN = fields.Shorthand(
+    lambda value: {"pattern": value} if isinstance(value, str) else value, {"type": "string"}
+)
+"""Annotation of a mapping with a dataset's pattern, which may be written alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +170,12 @@ class Generator:
         if (end := period_end(self.pattern, name)) is None or end <= self.from_ms:
             return None
         return next((one for one in self.period(end - length_ms(self.pattern)) if one.name == name), None)
+
+
+def has_slots(pattern: str, names: int) -> bool:
+    """Return whether a pattern of a source's datasets has one period at most, and {name} at most so many times."""
+    is_plain = sum(map(pattern.count, SLOTS)) <= 1 and written(pattern) == pattern
+    return is_plain and pattern.count(NAME_SLOT) <= names
 
 
 _FORMS = ("name", "names", "file", "generate")

@@ -103,8 +103,8 @@ Found = Iterable[tuple[KeyPath | str, str]]
 
 def refuse(found: Found) -> None:
     """Raise ValidationError with these problems, if there are any."""
-    if errors := [_error(ABSENT, path_of(at), text) for at, text in found]:
-        raise ValidationError.from_exception_data("several", errors, hide_input=True)
+    with together(found):
+        pass
 
 
 @contextmanager

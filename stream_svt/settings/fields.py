@@ -22,6 +22,7 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     Tag,
     ValidationInfo,
@@ -67,6 +68,22 @@ class Form:
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return dict(self.schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shorthand:
+    """Annotation of a mapping that a simpler value may stand for: function to convert one, and its JSON Schema."""
+
+    convert: Callable[[Any], Any]
+    schema: dict[str, Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.convert, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [self.schema, handler(schema)]}
 
 
 def number(value: object) -> Fraction:

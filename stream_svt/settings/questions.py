@@ -13,8 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from stream_svt.mechanisms.grid import FINEST
 from stream_svt.settings import fields
@@ -196,19 +195,8 @@ class EndOptions(Strict):
     """Ends that one run pays for. Default: the cutoff of the monitor."""
 
 
-class _OrCount:
-    """Annotation of options that a number of windows may stand for."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(_for, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 2, "maximum": MOST_WINDOWS}, handler(schema)]}
-
-
-ForField = Annotated[ForOptions, _OrCount()]
+_COUNT_SCHEMA = {"type": "integer", "minimum": 2, "maximum": MOST_WINDOWS}
+ForField = Annotated[ForOptions, fields.Shorthand(_for, _COUNT_SCHEMA)]
 Span = Annotated[tuple[fields.Duration, fields.Duration], BeforeValidator(_span)]
 
 

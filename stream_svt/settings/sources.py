@@ -19,7 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.settings import fields
 from stream_svt.settings.answers import AnswersSpec, DatasetOfAnswer
-from stream_svt.settings.datasets import HORIZON_MS, DatasetDeclaration, OrPattern, names_in
+from stream_svt.settings.datasets import HORIZON_MS, OR_PATTERN, DatasetDeclaration, has_slots, names_in
 from stream_svt.settings.document import Found, Strict, consistent, did_you_mean, quote, required
 from stream_svt.settings.monitors import digest
 from stream_svt.settings.periods import (
@@ -122,8 +122,7 @@ class DatasetOfEvent(_Names):
 
     @consistent
     def _problems(self) -> Found:
-        is_plain = sum(map(self.pattern.count, SLOTS)) <= 1 and written(self.pattern) == self.pattern
-        if not is_plain or self.pattern.count(NAME_SLOT) > 1:
+        if not has_slots(self.pattern, 1):
             slots = f"{' or '.join(SLOTS)} once at most, and {NAME_SLOT} once at most"
             yield "pattern", f"expected {slots}, found {quote(self.pattern)}"
             return
@@ -379,7 +378,7 @@ class SourceSpec(Strict):
     `dataset` and `window`."""
     series: SeriesSpec | None = None
     """Field and names of the series. Default: one count for all events of a window."""
-    dataset: Annotated[DatasetOfEvent, OrPattern()] = Field(default_factory=_no_dataset)
+    dataset: Annotated[DatasetOfEvent, OR_PATTERN] = Field(default_factory=_no_dataset)
     """The dataset whose budget the counts spend: a name, a pattern with {date} or {iso_week}, or a mapping with
     pattern, field and names. Its `unit` follows from the source."""
     time: TimeOfEvent | None = None

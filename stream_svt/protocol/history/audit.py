@@ -31,7 +31,7 @@ from stream_svt.monitor.state.plan import Plan
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.state.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, Kind, as_text
+from stream_svt.privacy.loss import KINDS, Kind, amount_text
 from stream_svt.protocol.journal import Journal
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.periods import Watermarks, is_over
@@ -87,11 +87,6 @@ class DatasetTally:
     def spent(self) -> int:
         """Total spent, by the events."""
         return self.before + self.charged
-
-
-def amount_text(units: int, kind: Kind) -> str:
-    """Return an amount with its measure."""
-    return f"{kind.measure} {as_text(units, kind)}"
 
 
 @dataclass(frozen=True, slots=True)
