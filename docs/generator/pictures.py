@@ -95,7 +95,7 @@ def _one_run(path: Path) -> None:
         for row, gap in tops.items():
             axes.vlines(row, bar + secret, noisy[row], BLUE, linewidth=3)
             _say(axes, (row + 1, noisy[row] - 3), f"gap {gap}", BLUE)
-        drawn.legend(loc="outside lower center", ncols=4)
+        drawn.legend(loc="outside lower center", ncols=4, columnspacing=1, handletextpad=0.5)
 
 
 def _gap(path: Path) -> None:
@@ -121,7 +121,7 @@ def _gap(path: Path) -> None:
         for place, start, end, colour, words in parts:
             axes.hlines(place, start, end, colour, linewidth=7)
             _say(axes, (start, place - 0.4 if start == corrected else place + 0.2), words, colour)
-        axes.plot(bound, 1, "|", color=VERMILION, markersize=22, markeredgewidth=2)
+        axes.plot(bound, 1, "|", color=VERMILION, markersize=14, markeredgewidth=2)
         axes.plot(guess, 1, "o", color=VERMILION, markerfacecolor="white", markersize=9)
         words = f"bound: at least {bound} (95 %);  estimate {guess:.0f}"
         _say(axes, (bound, 0.5), words, VERMILION)
@@ -182,7 +182,7 @@ def _falling_bar(path: Path) -> None:
         axes.plot(list(ends.values()), _ITEMS[list(ends)], "^", color=BLUE, markersize=9)
         for item, last in ends.items():
             _say(axes, (last + 0.25, _ITEMS[item] - 3), f"pass {last}", BLUE)
-        drawn.legend(loc="outside lower center", ncols=4)
+        drawn.legend(loc="outside lower center", ncols=4, columnspacing=1, handletextpad=0.5)
 
 
 def _branches(path: Path) -> None:
