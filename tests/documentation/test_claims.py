@@ -13,6 +13,7 @@ import pytest
 
 from docs.generator import example, pictures
 from docs.generator.epsilon_figures import ALERTS, DISTANCES, QUERIES, most_certain, price
+from stream_svt.errors import ConfigError
 from stream_svt.mechanisms import Explicit, noise, sparse_vector
 from stream_svt.mechanisms.accuracy import report_probability
 from stream_svt.mechanisms.noise import Noise
@@ -146,6 +147,10 @@ def test_the_page_about_raw_events_says_from_where_on_its_first_monitor_is_sure(
     assert users.epsilon == errors.epsilon  # "a lower threshold is no cheaper"
     assert "A page with 600 visitors in an hour" in _page("raw-events.md")
     assert len(text.splitlines()) == 21  # twenty, and the name of the file
+    minutes = text.replace("window: 1h", "window: 1m")
+    load_spec(minutes.replace("epsilon: 4, per", "epsilon: 6, per"))
+    with pytest.raises(ConfigError, match="cannot pay"):
+        load_spec(minutes.replace("epsilon: 4, per", "epsilon: 5, per"))
 
 
 def test_asking_at_each_tick_costs_the_noise_scales_that_the_page_of_limits_says():
