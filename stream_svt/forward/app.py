@@ -108,7 +108,7 @@ async def check(config: ForwardConfig) -> None:
     """Raise the first error with topics and permissions that can be found without writing a record."""
     apply_fixes()
     await _check_topics(config)
-    await try_fetch(config.cluster, config.topic, f"reading topic {config.topic!r}")
+    await try_fetch(config.cluster, config.topic)
     for destination in config.destinations:
         group = config.group_of(destination)
         await group_offsets(config.cluster, group, f"looking up the positions of group {group!r}")

@@ -522,9 +522,9 @@ async def newest(
     return None
 
 
-async def try_fetch(cluster: Cluster, topic: str, doing: str) -> None:
+async def try_fetch(cluster: Cluster, topic: str) -> None:
     """Fetch from a topic's first partition: only a fetch shows whether READ is granted."""
-    partition = TopicPartition(topic, 0)
+    partition, doing = TopicPartition(topic, 0), f"reading topic {topic!r}"
     async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
         reader.assign([partition])
         await reader.seek_to_beginning()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -279,20 +279,25 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
             most = min(records, COUNTS) if topic in config.spec.counts_topics() else records
             count = partitions_of(counts, topic)
             one = found[topic] = Sample(config.spec, topic, config.partitioning, schemas)
-            spans = await kafka.edges(
-                reader, [TopicPartition(topic, number) for number in range(count)], doing
-            )
-            held = {tp: span for tp, span in spans.items() if span[0] < span[1]}
-            for tp, span in held.items():
-                last = await newest(reader, tp, span, -(-most // len(held)), doing)
+            async for partition, last in newest(reader, topic, count, most, doing):
                 if (layout := one.linter.layout) is not None and layout.format == "avro":
                     await request_schemas(schemas, last)
-                if last:
-                    one.add(tp.partition, last)
+                one.add(partition, last)
     return found
 
 
 async def newest(
+    reader: AIOKafkaConsumer, topic: str, partitions: int, most: int, doing: str
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Yield the newest ``most`` records of a topic by partition, evenly from those that have any."""
+    spans = await kafka.edges(reader, [TopicPartition(topic, one) for one in range(partitions)], doing)
+    held = {tp: span for tp, span in spans.items() if span[0] < span[1]}
+    for tp, span in held.items():
+        if last := await _newest_of(reader, tp, span, -(-most // len(held)), doing):
+            yield tp.partition, last
+
+
+async def _newest_of(
     reader: AIOKafkaConsumer, tp: TopicPartition, span: tuple[int, int], most: int, doing: str
 ) -> list[Record]:
     """Return the newest records of a partition, skipping markers, aborted and compacted offsets."""

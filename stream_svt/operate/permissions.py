@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,11 +83,7 @@ class _Trial:
     async def read(self, *topics: str) -> None:
         """Try to read topics."""
         for topic in topics:
-            if topic in self.topology.partitions:
-                fetch = kafka.try_fetch(self.cluster, topic, f"reading topic {topic!r}")
-                await self.tried.attempt(f"READ {topic}", fetch)
-            else:
-                self.tried.untried.append(f"READ {topic} (it is missing)")
+            await self._on("READ", topic, kafka.try_fetch)
 
     async def write(self, identity: str, *topics: str) -> None:
         """Try a transactional id, and to write to topics under it."""
@@ -102,10 +98,15 @@ class _Trial:
 
     async def delete(self, topic: str) -> None:
         """Try to delete records of a topic."""
+        await self._on("DELETE", topic, _delete_nothing)
+
+    async def _on(
+        self, operation: str, topic: str, action: Callable[[Cluster, str], Awaitable[None]]
+    ) -> None:
         if topic in self.topology.partitions:
-            await self.tried.attempt(f"DELETE {topic}", _delete_nothing(self.cluster, topic))
+            await self.tried.attempt(f"{operation} {topic}", action(self.cluster, topic))
         else:
-            self.tried.untried.append(f"DELETE {topic} (it is missing)")
+            self.tried.untried.append(f"{operation} {topic} (it is missing)")
 
     async def join(self, group: str) -> None:
         """Try to join a group."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from aiokafka import TopicPartition
-
 from stream_svt.application.config import Config
 from stream_svt.application.topology import partitions_of
 from stream_svt.errors import BrokerError
@@ -35,14 +33,9 @@ async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Fi
         for source in config.spec.sources:
             subject = f"sources.{source.name}"
             try:
-                places = [
-                    TopicPartition(source.topic, one) for one in range(partitions_of(counts, source.topic))
-                ]
-                spans = await kafka.edges(reader, places, doing)
-                held = {place: span for place, span in spans.items() if span[0] < span[1]}
-                events = []
-                for place, span in held.items():
-                    events += await newest(reader, place, span, -(-most // len(held)), doing)
+                count = partitions_of(counts, source.topic)
+                found = newest(reader, source.topic, count, most, doing)
+                events = [one async for _, last in found for one in last]
             except BrokerError as error:
                 findings.append(problem(subject, str(error)))
                 continue
@@ -56,11 +49,8 @@ async def sample_sources(config: Config, cluster: Cluster, most: int) -> list[Fi
             if not len(records):
                 findings.append(note(subject, f"topic {source.topic!r} has no event to sample"))
                 continue
-            sample, advice = (
-                sampled(source, records, now_ms, schemas),
-                remedies(source, records, now_ms, schemas),
-            )
-            findings += _findings(source, sample, advice)
+            given = source, records, now_ms, schemas
+            findings += _findings(source, sampled(*given), remedies(*given))
     return findings
 
 

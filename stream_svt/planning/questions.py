@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
 
@@ -87,11 +86,3 @@ def _least(monitor: MonitorSpec, question: Question) -> str:
     _, part, whole = question.share
     least = ceil(monitor.threshold / (1 - Fraction(part, whole)))
     return f"A series with fewer than {least} {question.measure} in a window is never above the threshold."
-
-
-def questions_of(
-    monitors: tuple[MonitorSpec, ...], questions: tuple[Question, ...], source: SourceSpec
-) -> Iterator[str]:
-    """Yield what each monitor with a question tests."""
-    by_name = {one.name: one for one in monitors}
-    yield from (explain_question(by_name[one.monitor], one, source) for one in questions)

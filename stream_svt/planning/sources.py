@@ -7,7 +7,7 @@ from typing import Final
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.operations import utc
-from stream_svt.planning.questions import questions_of
+from stream_svt.planning.questions import explain_question
 from stream_svt.privacy.loss import amount_text
 from stream_svt.settings.answers import AnswersSpec
 from stream_svt.settings.application import ApplicationSpec
@@ -43,7 +43,8 @@ def explain_source(spec: ApplicationSpec, source: SourceSpec) -> list[str]:
             "Writes": _writes(spec, source),
             "Takes": _takes(spec, source),
         }
-        asked = questions_of(spec.monitors, spec.window_list(source).questions, source)
+        monitors, questions = {one.name: one for one in spec.monitors}, spec.window_list(source).questions
+        asked = (explain_question(monitors[one.monitor], one, source) for one in questions)
         parts |= {"Asks" if number == 0 else " " * number: text for number, text in enumerate(asked)}
     head = f"Source {source.name} on topic {source.topic}:"
     return [head, *(f"  {word:8} {text}" for word, text in parts.items())]
