@@ -201,6 +201,32 @@ def test_the_same_incidents_end_whatever_is_read_at_once_and_however_often_an_en
     assert all(other == first for other in others)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("cutoff", "runs"), [(5, 1), (1, 2)])
+def test_an_incident_ends_once_though_rows_of_several_windows_are_tested_together(at_once, cutoff, runs):
+    """Where records of the counts that alerts are about cannot be read, rows of ends follow one another."""
+    spec = application(f"below: 400, cutoff: {cutoff}", limit=90)
+    both = [(900, 900), (100, 900), (100, 100), (100, 100)]
+    records = [
+        one
+        for number, one in enumerate(written(spec, both))
+        if number < 3 or "measure" not in dict(one.headers)
+    ]
+    assert len(records) == 3 + 3
+    feed = Feed(spec)
+    for stop in [len(records)] if at_once else range(1, len(records) + 1):
+        feed.read(records[:stop])
+    assert feed.tops == [("alert", "/", 0), ("alert", "/a", 0), ("ended", "/", 1), ("ended", "/a", 2)]
+    assert sum(one.tested["m.end"] for one in feed.play.commits) == 2 + 2 + 1
+    assert feed.play.run_state(0, "m.end").runs == runs
+
+
+def test_an_incident_ends_on_each_dataset_by_itself():
+    spec = application(datasets="names: [web, shop]")
+    tops = Feed(spec).read(written(spec, [HIGH, QUIET, HIGH])).tops
+    assert tops == [*[("alert", "/", 0)] * 2, *[("ended", "/", 1)] * 2, *[("alert", "/", 2)] * 2]
+
+
 def test_engines_that_do_not_read_measure_by_measure_differ(monkeypatch):
     """So that the order of both runs would follow from what was read at once."""
     monkeypatch.setattr(QueryBatch, "of_one_measure", lambda _, start, stop: stop)

@@ -31,6 +31,8 @@ def application(
     end: str = "below: 400", more: str = "", datasets: str = "name: web", limit: int = 60
 ) -> ApplicationSpec:
     dataset = '"web-{date}"' if "generate" in datasets else "web"
+    if datasets.startswith("names: "):
+        dataset = f'{{pattern: "{{name}}", field: shop, {datasets}}}'
     source = SOURCE.replace("window: 1m", "window: 1h").replace("dataset: web", f"dataset: {dataset}")
     source = source.replace("ahead: 30s", "ahead: 30m")
     monitor = (
@@ -43,7 +45,7 @@ def application(
 
 
 def written(spec: ApplicationSpec, counts: Sequence[Sequence[int]]) -> list[CountsRecord]:
-    """Return what a counter writes about windows with these counts of both series."""
+    """Return what a counter writes about windows with these counts of both series, on each dataset."""
     source = spec.sources[0]
     listed, closed, found = (
         spec.window_list(source),
@@ -56,9 +58,10 @@ def written(spec: ApplicationSpec, counts: Sequence[Sequence[int]]) -> list[Coun
 
     for number, row in enumerate(counts):
         window = T + number * source.window
-        closed.add(window, names(window)[0], "all", listed.series, np.array(row))
+        for name in names(window):
+            closed.add(window, name, "all", listed.series, np.array(row))
         tick = TickClock.of(source).close_of(window)
-        found += records_of(source, listed, window, tick, np.array([*row, 0, 0]))
+        found += records_of(source, listed, window, tick, np.array([*row, 0, 0] * len(listed.datasets)))
         for question in listed.questions:
             values = Asked(question, closed, names, listed.series, source.window).about(window)
             found += records_of_question(source, listed, question, window, tick, values)
