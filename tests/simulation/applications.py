@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import msgspec
+import numpy as np
 
 from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.sources.counts import CountsRecord, records_of, records_of_question
+from stream_svt.sources.questions import Values
 
 DATASETS = ("a", "b")
 TOPIC, OTHER = "t", "u"
@@ -32,17 +35,32 @@ APPLICATIONS = (
 
 CADENCES = (None, None, None, "250ms")
 
+COUNTED = len(APPLICATIONS)
+"""Number of the application whose monitors test counts of a source, for ends of incidents and for silences."""
+_SOURCE = (
+    "name: s, topic: raw, unit: user, window: 1s, every: 1s, lateness: 1s, settle: 0s, time: {field: ts, in: ms}, "
+    'dataset: {pattern: "{name}", field: shop, names: [a, b]}, series: {field: page, names: [i0, i1, i2]}, '
+    "measures: [{name: all}]"
+)
+_COUNTS = (
+    "source: s, measure: all, epsilon: 1, cutoff: 3, threshold: 500, expected_queries: 1000, max_runs: off"
+)
+_WITH_END = f"{{name: m0, {_COUNTS}, end: {{below: 400, longest: 4s}}}}"
+_WATCHING = f"{{name: m1, {_COUNTS}, mute: 1s, not_renewed: 1}}"
+
 
 @dataclass(frozen=True)
 class Application:
     """What runs, key and content of a query by its number, and what an operator may configure instead.
 
+    ``counts`` returns a record of counts instead, at a time (ms).
     ``others`` have another threshold, another price and noise, a monitor more on another topic, or one less; or one
     dataset only, which retires the other.
     """
 
     spec: ApplicationSpec
     query: Callable[[random.Random, int], tuple[bytes, bytes]]
+    counts: Callable[[random.Random, int, int], CountsRecord] | None = None
     cadence: str | None = None
     others: tuple[ApplicationSpec, ...] = ()
 
@@ -50,6 +68,8 @@ class Application:
 @cache
 def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
+    if number == COUNTED:
+        return _counted()
     monitors = monitors_of(number)
     more = [*monitors, f"{{name: more, topic: {OTHER}, {STREAM}, mute: none}}"]
     changed = [monitors[0].replace("threshold: 500", "threshold: 510"), *monitors[1:]]
@@ -57,18 +77,47 @@ def application(number: int) -> Application:
     others = [changed, priced, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
     specs = [declared(*other, names="a, b") for other in others]
     specs += [declared(*other, names="a") for other in (monitors, more)]
-    return Application(declared(*monitors, names="a, b"), query, CADENCES[number], tuple(specs))
+    return Application(
+        declared(*monitors, names="a, b"), query, cadence=CADENCES[number], others=tuple(specs)
+    )
+
+
+def _counted() -> Application:
+    """Return the application `COUNTED`; others differ in a threshold, a price, ends or watches."""
+    changed = _WITH_END.replace("threshold: 500", "threshold: 510").replace("400", "390")
+    priced = _WITH_END.replace("epsilon: 1,", "epsilon: 2,")
+    unended = _WITH_END.replace("end: {below: 400, longest: 4s}", "mute: 4s")
+    unwatched = _WATCHING.replace(", not_renewed: 1", "")
+    both = [(_WITH_END, _WATCHING), (changed, _WATCHING), (priced, _WATCHING), (unended, _WATCHING)]
+    first, *others = (
+        declared(*one, names="a, b", sources=_SOURCE) for one in (*both, (_WITH_END, unwatched))
+    )
+    (source,) = first.sources
+    listed = first.window_list(source)
+    shape = len(listed.datasets), len(listed.series)
+
+    def counts(chance: random.Random, number: int, now_ms: int) -> CountsRecord:
+        tick = now_ms // 1000 * 1000
+        window = tick - 2000
+        values = np.array([chance.choice((0, 300, 480, 90_000)) for _ in range(shape[0] * shape[1])])
+        found = [*records_of(source, listed, window, tick, values)]
+        answers = Values(-values.reshape(shape), np.ones(shape, np.bool_))
+        found += records_of_question(source, listed, listed.questions[0], window, tick, answers)
+        return found[number % len(found)]
+
+    return Application(first, query, counts, others=tuple(others))
 
 
 def monitors_of(number: int) -> list[str]:
     return [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
 
 
-def declared(*monitors: str, names: str = "d0", limit: float = 5) -> ApplicationSpec:
-    """Return an application with these monitors on these datasets."""
-    datasets = f"{{names: [{names}], limit: {limit}, unit: one basket}}"
+def declared(*monitors: str, names: str = "d0", limit: float = 5, sources: str = "") -> ApplicationSpec:
+    """Return an application with these monitors on these datasets, and a source where it has one."""
+    datasets = f"{{names: [{names}], limit: {limit}{'' if sources else ', unit: one basket'}}}"
     listed = "".join(f"  - {monitor}\n" for monitor in monitors)
-    return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
+    counted = f"sources: [{{{sources}}}]\n" if sources else ""
+    return load_spec(f"application: app\n{counted}datasets:\n  - {datasets}\nmonitors:\n{listed}")
 
 
 def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:

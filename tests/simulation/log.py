@@ -29,6 +29,9 @@ class Fate(StrEnum):
     ABORTED = "aborted"
 
 
+Headers = Sequence[tuple[str, bytes | None]]
+
+
 @dataclass(eq=False, slots=True)
 class Txn:
     """One transaction: what was decided, and which partitions have its marker."""
@@ -47,7 +50,7 @@ class Entry:
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
+    headers: Headers = ()
     txn: Txn | None = None
     marker: bool = False
     compacted: bool = False
@@ -110,17 +113,34 @@ class Broker:
         producer.epoch += 1
         return producer.epoch
 
-    def write(self, partition: str, key: bytes | None, value: bytes | None) -> Entry:
-        return self._append(Entry(partition, 0, 0, key, value))
+    def write(
+        self,
+        partition: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> Entry:
+        """Append a record with its own timestamp, or that of now."""
+        return self._append(Entry(partition, 0, timestamp or 0, key, value, headers))
 
-    def append(self, name: str, epoch: int, partition: str, key: bytes | None, value: bytes | None) -> int:
-        """Append within the producer's transaction, beginning one if there is none."""
+    def append(
+        self,
+        name: str,
+        epoch: int,
+        partition: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Append within the producer's transaction, beginning one if there is none; see `write`."""
         producer = self._current(name, epoch)
         if producer.txn is not None and producer.txn.fate is not Fate.OPEN:
             self.mark(name, everything=True)
         if producer.txn is None:
             producer.txn = Txn()
-        entry = self._append(Entry(partition, 0, 0, key, value, txn=producer.txn))
+        entry = self._append(Entry(partition, 0, timestamp or 0, key, value, headers, producer.txn))
         producer.txn.entries.append(entry)
         producer.txn.unmarked.add(partition)
         return entry.offset
@@ -130,13 +150,11 @@ class Broker:
         if producer.txn is not None and producer.txn.fate is Fate.OPEN:
             self._decide(producer, fate)
 
-    def produce(
-        self, name: str, partition: str, records: Iterable[tuple[bytes | None, bytes | None]], fate: Fate
-    ) -> None:
+    def produce(self, name: str, partition: str, records: Iterable[tuple[Any, ...]], fate: Fate) -> None:
         """Write records in a transaction, after the end of the producer's last one, and end it unless it stays open."""
         epoch = self.fence(name)
-        for key, value in records:
-            self.append(name, epoch, partition, key, value)
+        for record in records:
+            self.append(name, epoch, partition, *record)
         if fate is not Fate.OPEN:
             self.end(name, epoch, fate)
             self.mark(name, everything=True)
@@ -189,7 +207,7 @@ class Broker:
 
     def _append(self, entry: Entry) -> Entry:
         entries = self.partitions.setdefault(entry.partition, [])
-        entry.offset, entry.timestamp = len(entries), self.now_ms()
+        entry.offset, entry.timestamp = len(entries), entry.timestamp or self.now_ms()
         entries.append(entry)
         self.appended(entry)
         return entry

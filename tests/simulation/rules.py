@@ -23,7 +23,7 @@ from stream_svt.monitor.testing.retry import RetryAppend
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.history.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.fields import MaxRuns
+from stream_svt.settings.fields import END, MaxRuns
 from tests.simulation.log import Broker, Entry, Fate, Txn, finish, journal_of
 from tests.support.verifier import FRAME, begins, dataset, outbox
 
@@ -282,9 +282,9 @@ class Rules:
             # Computed, whether or not it will ever be durable: computed again it must be the same.
             for event, _ in outbox(entry.value):
                 data = event["data"]
-                if "gap" in data:
+                if (reported := _reported(data)) is not None:
                     # The books may have moved between: another monitor of the dataset was faster this time.
-                    top = (data["dataset"], data["monitor"], data["run"], data["number"])
+                    top = (data["dataset"], data["monitor"], data["run"], reported["number"])
                     outcome = {**data, "account": None}
                     if self._outcomes.setdefault(top, outcome) != outcome and not self._anew:
                         self.add_violation(f"top {top} was computed twice, with different outcomes")
@@ -381,7 +381,7 @@ class Rules:
         self.require(
             adopted == sorted(set(adopted)), "a version is adopted that is older than the one before"
         )
-        tops = [data for _, data in events if "gap" in data]
+        tops = [(data, top) for _, data in events if (top := _reported(data)) is not None]
         self.tops = len(tops)
         closed = {
             (data["dataset"], data["monitor"], data["run"])
@@ -389,17 +389,21 @@ class Rules:
             if kind == EventType.RUN_CLOSED and data["reason"] in {"loss", "unread", "paused", "retired"}
         }
         self.computed.judge(closed)
-        released = {(top["dataset"], top["monitor"], top["run"], top["number"]) for top in tops}
+        released = {(data["dataset"], data["monitor"], data["run"], top["number"]) for data, top in tops}
         lost = {top for top in self._outcomes if top not in released and top[:3] not in closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.add_violation(f"{len(lost)} tops were computed and never released")
         if self.is_whole:
-            tops_at = [(top["monitor"], top["position"]) for top in tops]
+            # The offsets of counts are not shown.
+            tops_at = [
+                (data["monitor"], top["position"]) for data, top in tops if top["position"]["offset"] >= 0
+            ]
             topped = Counter((name, at["topic"], at["offset"], at["row"]) for name, at in tops_at)
             # A monitor that is removed and added again may begin where its topic does.
             if not self.reconfigured and (doubled := sum(times > 1 for times in topped.values())):
                 self.add_violation(f"{doubled} queries have two alerts of a monitor")
             self._complete({(name, offset) for name, _, offset, _ in topped})
+            self._judge_series(shown)
 
     def _audited(self) -> Audit:
         """Hold events to each other, to the prices and to the state, with the audit that is shipped."""
@@ -426,6 +430,26 @@ class Rules:
                 )
             if kind == EventType.RETIRED and account["reserved"]:
                 self.add_violation(f"{data['dataset']} is retired while a run is open")
+
+    def _judge_series(self, shown: list[dict[str, Any]]) -> None:
+        """Demand an open incident for each end, and one answer at most to what is watched behind an alert."""
+        incidents, watched = set[tuple[str, str, str]](), Counter[str]()
+        for event in shown:
+            kind, data, detail = event["type"], event["data"], event["data"].get("detail", {})
+            name = data["monitor"].removesuffix(END)
+            series = data["dataset"], name, data.get("series") or detail.get("series") or ""
+            until = data.get("watched_until")
+            if kind == EventType.ALERT and until is not None:
+                watched[event["id"]] += 1
+                if until == data["muted_until"]:
+                    incidents.add(series)
+            elif kind in (EventType.NOT_RENEWED, EventType.UNTESTED):
+                self.require(watched[detail["alert"]] > 0, f"{detail['alert']} is answered without or twice")
+                watched[detail["alert"]] -= 1
+            elif kind in (EventType.ALERT_ENDED, EventType.MUTED, EventType.UNMUTED):
+                ends = kind == EventType.ALERT_ENDED
+                self.require(not ends or series in incidents, f"{event['id']} ends what is no incident")
+                incidents.discard(series)
 
     def _judge_begins(self) -> None:
         """Demand that no more runs begin within a window than the monitor allows."""
@@ -477,6 +501,11 @@ class Rules:
             b" ".join(entry.value or b"" for entry in [*self.commands, *self._broker.read("control")]),
         )
         return frozenset(round(float(limit) * UNITS) for limit in asked)
+
+
+def _reported(data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the top that the content of an event reports, None without one."""
+    return next((one for one in (data, data.get("detail", {})) if "gap" in one), None)
 
 
 def _meta(records: dict[bytes, bytes]) -> dict[str, Any]:

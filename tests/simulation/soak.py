@@ -12,12 +12,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from stream_svt.monitor.released import EventType
 from stream_svt.proving.neighbours import Summary
-from tests.simulation.applications import APPLICATIONS
+from tests.simulation.applications import APPLICATIONS, COUNTED
 from tests.simulation.chains import CarryingOver, Chains, ProvingJournal
 from tests.simulation.script import Faults, Script
 from tests.simulation.world import Variant, play
@@ -33,6 +34,8 @@ SHORT, FULL = {"sources": 5_000}, {"sources": 200_000}
 _SHARE = 20
 MOST = 20
 """Failures after which a soak ends; that of sources ends after the first."""
+COUNTED_EACH = 10
+"""Of so many histories one is of monitors on counts."""
 ALERTS_EACH = 10
 """Of so many pairs of raw streams the counts of one go through the engine."""
 
@@ -87,8 +90,13 @@ def history(
     seed: int, variant: Variant | None = None, faults: Faults | None = None
 ) -> tuple[Script, list[str], Mapping[str, int]]:
     script = Script.random(seed, len(APPLICATIONS)) if faults is None else Script(seed, 0, 30, faults)
+    if faults is None and seed % COUNTED_EACH == COUNTED_EACH - 1:
+        script = replace(script, form=COUNTED)
     world = play(script, variant)
-    return script, world.rules.violations, {"alerts": world.rules.tops, "effects": world.effects}
+    types = Counter(event["type"] for event in world.rules.shown.values())
+    counted = {"alerts": world.rules.tops, "effects": world.effects}
+    counted |= {"ends": types[EventType.ALERT_ENDED], "silences": types[EventType.NOT_RENEWED]}
+    return script, world.rules.violations, counted
 
 
 def chain(

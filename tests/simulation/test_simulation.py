@@ -14,11 +14,12 @@ from stream_svt.monitor import takeover
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state import queue_journal
+from stream_svt.monitor.state.series_mutes import SeriesMutes
 from stream_svt.protocol import session
-from tests.simulation.applications import APPLICATIONS
+from tests.simulation.applications import APPLICATIONS, COUNTED
 from tests.simulation.log import ModelLog
 from tests.simulation.script import Fault, Script
-from tests.simulation.soak import history, played
+from tests.simulation.soak import COUNTED_EACH, history, played
 from tests.simulation.world import ModelWorkload, Variant, play
 from tests.support import broken_protocol as broken
 
@@ -87,6 +88,7 @@ def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
     assert found.count == COUNT
     assert found.failures == []
     assert found.tally["alerts"] > 5 * COUNT
+    assert min(found.tally[what] for what in ("ends", "silences")) > COUNT // COUNTED_EACH / 2
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compact
     assert found.failures == []
 
 
-@pytest.mark.parametrize("form", range(len(APPLICATIONS)))
+@pytest.mark.parametrize("form", [*range(len(APPLICATIONS)), COUNTED])
 def test_a_crash_after_any_effect_is_survived(form: int) -> None:
     """One healthy history, crashed after each of its effects in turn, which is before the next."""
     seed = (7, 9)[form % 2]  # without and with transactions of producers
@@ -176,6 +178,23 @@ def test_a_run_that_stays_open_is_caught(module, mistakes, said, first, monkeypa
         if any(said in text for _, violations in found.failures for text in violations):
             return
     pytest.fail(f"no history shows that it {said}")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "said"), [("m0.end", "ends what is no incident"), ("m1", "is answered without or twice")]
+)
+def test_an_incident_that_goes_on_and_a_watch_that_is_never_over_are_caught(monitor, said, monkeypatch):
+    remove = SeriesMutes.remove
+
+    def kept(self: SeriesMutes, dataset: int, series: int) -> None:
+        if self._monitor != monitor:
+            remove(self, dataset, series)
+
+    monkeypatch.setattr(SeriesMutes, "remove", kept)
+    violations = chain.from_iterable(
+        play(Script(seed, COUNTED, 40, ())).rules.violations for seed in range(20)
+    )
+    assert any(said in text for text in violations)
 
 
 def test_a_query_with_two_alerts_is_found() -> None:

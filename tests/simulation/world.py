@@ -54,7 +54,8 @@ from tests.support.verifier import FRAME
 CONTROL = "control"
 SUCCESSOR = "app"
 """Name of who goes on with a closed application, on a log of its own."""
-_WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
+_WANTED = re.compile(r"--topic ([\w.-]+)(?: --offset (\d+))?")
+"""The offset of a topic of counts is shown nowhere."""
 _ACTIONS = (
     *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET, Action.MUTE)),
     Action.UNMUTE,
@@ -67,6 +68,8 @@ _BOUNDS = (
     Bounds(records=2, rejects=1, cost=30),
     Bounds(size=2_000, cost=5, published_size=1_500),
 )
+COUNTS_APART = 0.25
+"""Seconds between two records of counts: a window of both datasets has four."""
 _IDLE = 3
 """Fetches that found nothing, after which an owner counts as idle; one that is parked does at once."""
 _PATIENCE = 60
@@ -377,7 +380,7 @@ class World:
 
     def run(self, *, settles: bool = True) -> list[str]:
         """Play the history to its end, or break it off as it is; return what broke the rules."""
-        for topic in (TOPIC, OTHER, CONTROL):
+        for topic in (TOPIC, OTHER, CONTROL, *self._topics):
             self.broker.partitions[topic] = []
         self._write(self._writer.randint(0, self.unwritten))
         last = self.script.faults[-1][0] if self.script.faults else 0
@@ -496,7 +499,7 @@ class World:
             return
         for topic in (*self._topics, CONTROL):
             for last in [entry for entry in self.broker.partitions[topic] if entry.visible][-1:]:
-                self.broker.write(topic, last.key, last.value)
+                self.broker.write(topic, last.key, last.value, last.headers, last.timestamp)
 
     def _operate(self, process: Process, fault: Fault) -> None:
         match fault:
@@ -588,26 +591,32 @@ class World:
         usual = self._application.spec.topics()
         for _ in range(min(count, self.unwritten)):
             topics = usual if self._writer.random() < 0.8 else self._topics
-            key, body = self._application.query(self._writer, self.script.queries - self.unwritten)
-            self._produce(self._writer.choice(topics), key, body)
+            number, counts = self.script.queries - self.unwritten, self._application.counts
+            if counts is None:
+                record: tuple[Any, ...] = self._application.query(self._writer, number)
+            else:
+                self.now += COUNTS_APART
+                found = counts(self._writer, number, self._now_ms())
+                record = found.dataset.encode(), found.content, found.headers, found.timestamp_ms
+            self._produce(self._writer.choice(topics), record)
             self.unwritten -= 1
 
-    def _produce(self, topic: str, key: bytes, body: bytes) -> None:
+    def _produce(self, topic: str, record: tuple[Any, ...]) -> None:
         """Write a query: in a transaction of its own, before or after offsets without a record, or as it is."""
         producer, produced = self._producer, self.broker.produce
         if not self.script.jumps or producer.random() < 0.5:
-            self.broker.write(topic, key, body)
+            self.broker.write(topic, *record)
             return
         if producer.random() < 0.3:  # more than a takeover replays
-            produced("shop", topic, [(key, body)] * producer.choice((1, 5, 60)), Fate.ABORTED)
+            produced("shop", topic, [record] * producer.choice((1, 5, 60)), Fate.ABORTED)
         name = producer.choice(("shop", "other"))
-        produced(name, topic, [(key, body)], producer.choice((Fate.OPEN, Fate.ABORTED, Fate.COMMITTED)))
+        produced(name, topic, [record], producer.choice((Fate.OPEN, Fate.ABORTED, Fate.COMMITTED)))
         # The producer begins its next transaction later: one that is open ends then, aborted.
         if producer.random() < 0.5:
-            produced(name, topic, [(key, body), (key, body)], Fate.COMMITTED)
+            produced(name, topic, [record, record], Fate.COMMITTED)
             self.broker.compact(topic, len(self.broker.partitions[topic]) - producer.choice((2, 3)))
         else:
-            self.broker.write(topic, key, body)
+            self.broker.write(topic, *record)
 
     def _command(self, action: Action | None = None) -> None:
         """Have an operator send a command, or somebody send what is none of his."""
@@ -696,7 +705,7 @@ class World:
         if process.status.cause is Cause.RECORDS_LOST and self.chance.random() < 0.15:
             self._commands += 1
             [(topic, offset), *_] = _WANTED.findall(process.status.reason)
-            self._send(Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
+            self._send(Action.ACCEPT_LOSS, topic=topic, offset=int(offset or 0))
 
     def _decided(self, txn: Txn) -> None:
         self._judge(txn)
