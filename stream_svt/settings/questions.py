@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -149,10 +150,16 @@ def _thresholds(file: fields.Named[Sequence[str]]) -> fields.Named[Sequence[str]
     return file
 
 
-def thresholds_in(file: fields.Named[Sequence[str]]) -> dict[str, int]:
+def thresholds_in(file: fields.Named[Sequence[str]]) -> Mapping[str, int]:
     """Return the thresholds in the lines of a file, by series; ValueError for a line without one, or twice the same."""
+    return _parsed(str(file), tuple(file.held or ()))
+
+
+@lru_cache(maxsize=16)
+def _parsed(file: str, lines: tuple[str, ...]) -> Mapping[str, int]:
+    """Return what `thresholds_in` does; cached, because a file with many series is asked for several times."""
     found: dict[str, int] = {}
-    for number, line in enumerate(file.held or (), start=1):
+    for number, line in enumerate(lines, start=1):
         text = line.strip(" \t")
         if not text or text.startswith("#"):
             continue

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.settings import fields
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.document import read
 from stream_svt.settings.fields import Named
@@ -85,6 +86,15 @@ def test_thresholds_are_by_series_and_may_change_without_an_effect_on_runs():
     assert asked(other).thresholds == (0, 7)
     assert one.monitors[0].threshold == 0
     assert one.monitors[0].hash() == other.monitors[0].hash()
+
+
+def test_a_file_of_thresholds_is_parsed_once(monkeypatch):
+    lines = []
+    integer = fields.integer
+    monkeypatch.setattr(fields, "integer", lambda value: lines.append(value) or integer(value))
+    spec = application("thresholds: t.txt", file="123457 /\n123458 /search")
+    assert asked(spec).thresholds == asked(spec).thresholds == (123457, 123458)
+    assert [lines.count(number) for number in (123457, 123458)] == [1, 1]
 
 
 def test_a_bundle_has_the_files_of_thresholds():
