@@ -1,7 +1,7 @@
-"""Counts one source: looks by the clock, reads what lies below the looks, and writes the steps of its `Counter`.
+"""Counts one source: looks by the clock, reads the records below the looks, and writes the steps of its `Counter`.
 
-What is decided is decided by the counter. Here are the clocks, the clients and the waits. After an error the counter is
-discarded: the next one has the state that is durable.
+The counter makes all decisions; this module has the clocks, the clients and the waits. After an error the counter is
+discarded, and the next one starts from the durable state.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from stream_svt.worker.shard import describe
 log = logging.getLogger(__name__)
 
 IDLE: Final = 0.1
-"""Seconds between two looks at the clock while nothing is to be done."""
+"""Seconds between two looks at the clock of an idle counter."""
 READ_WAIT: Final = 0.2
 """Seconds that a read waits for records."""
 FOLDED_WITHIN: Final = 0.1
-"""Seconds of work on records after which it is the turn of the clock: looks are on time, also during a backlog."""
+"""Seconds of work on records before the loop returns to the clock, so that looks are on time during a backlog."""
 CLOCKS_APART_MS: Final = 60_000
-"""By how much the brokers' clock and this one may differ while looks are taken."""
+"""Largest difference between the brokers' clock and this machine's with which looks are taken."""
 SETTINGS_EVERY: Final = 60.0
 """Seconds between two reads of the raw topic's settings."""
 HELD_UP_SHOWN: Final = 2.0
@@ -53,27 +53,27 @@ HELD_UP_SHOWN: Final = 2.0
 HELD_UP: Final = 30.0
 """Seconds after which a partition that holds up a tick is logged."""
 LOGGED_EVERY: Final = 60.0
-"""Seconds between two log lines that say the same."""
+"""Seconds between two equal log lines."""
 LOOK_PAUSE: Final = 1.0
-"""Seconds between two attempts at a look, if the first one failed."""
+"""Seconds between two attempts at a look after a failure."""
 CLOCKS_PAUSE: Final = 5.0
-"""Seconds between two comparisons of clocks before a source begins or goes on."""
+"""Seconds between two comparisons of clocks before a source begins or continues."""
 
 
 class SourceLoop:
-    """The loop of one source, on the partition of the event log that it belongs to.
+    """The loop of one source, on its partition of the event log.
 
-    With ``accepts_loss`` a source that is parked at its start goes on. The attributes are for the trusted zone.
+    With ``accepts_loss`` a source that is parked at its start continues. The attributes are for the trusted zone.
 
     Attributes:
         spec: The source, as applied last.
-        counter: Its counter, None before it has replayed its log.
-        fates: Events by what became of them, since the process began.
-        measured: Events that counted, by each measure that they match, likewise.
-        late_records: Records stamped before a look that did not cover them.
-        waits: Why nothing is read now, "" if nothing is in the way.
-        clocks_apart_ms: The brokers' clock less this one, at the last look.
-        held_up: For each partition with an open transaction below a look, since when it holds a tick up (monotonic).
+        counter: Its counter; None until the log is replayed.
+        fates: Number of events by fate, since the process began.
+        measured: Number of events that counted, by each measure that they match, since the process began.
+        late_records: Number of records stamped before a look that did not cover them.
+        waits: Why nothing is read now; "" without a reason.
+        clocks_apart_ms: The brokers' time minus this machine's, at the last look.
+        held_up: By partition with an open transaction below a look, the monotonic time since which it holds up a tick.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SourceLoop:
 
     @property
     def behind_ms(self) -> int:
-        """Time since the oldest tick that is due and not asked, in ms, or 0."""
+        """Milliseconds since the oldest tick that is due and not asked, or 0."""
         counter = self.counter
         if counter is None or not counter.state.has_begun or counter.parked:
             return 0
@@ -131,7 +131,7 @@ class SourceLoop:
             await asyncio.sleep(backoff.next())
 
     def _counter_of(self, schemas: SchemaRegistry) -> SourceCounter:
-        """Return a new counter, which goes on with the numbers of the one before."""
+        """Return a new counter, which continues the numbers of the previous one."""
         counter = (
             Counter(self.spec, partial(os.urandom, KEY_BYTES), schemas)
             if self.spec.answers is None
@@ -142,7 +142,7 @@ class SourceLoop:
         return counter
 
     async def _count(self, counter: SourceCounter) -> None:
-        """Take over what is durable, then look, read and write without end."""
+        """Take over the durable state, then look, read and write without end."""
         name, topic, state = self.spec.name, self.spec.topic, counter.state
         await self._log.replay(name, counter.replay)
         self._wait_for("error", "")
@@ -151,7 +151,7 @@ class SourceLoop:
             await asyncio.sleep(CLOCKS_PAUSE)
         await self._write(counter)
         if state.has_begun:
-            # The ticks before the close of the first window ask nothing.
+            # No query is asked at ticks before the close of the first window.
             due = max(state.next_tick, state.first + state.clock.asked_after_ms) + self.spec.settle
             log.info("event=source_counts source=%s topic=%s answer_due=%r", name, topic, utc(due))
         while True:
@@ -169,7 +169,7 @@ class SourceLoop:
             await asyncio.sleep(0 if wrote or read else IDLE)
 
     def _recall(self, counter: SourceCounter) -> None:
-        """Read closed counts that questions need, beside the loop: its looks must be on time meanwhile."""
+        """Read closed counts that questions need, in a task of its own: looks must be on time meanwhile."""
         if self._recalling is None and (closed := counter.to_recall) is not None:
             self._recalling = closed, asyncio.create_task(self._log.recall(self.spec, closed))
         if self._recalling is not None and self._recalling[1].done():
@@ -192,13 +192,13 @@ class SourceLoop:
         return False
 
     def _now(self) -> int:
-        """Return the earlier of both clocks: one that is years ahead must not close every window."""
+        """Return the earlier time of both clocks: a clock that is years ahead must not close every window."""
         return min(_now_ms(), self._brokers_ms + int((time.monotonic() - self._asked_at) * 1000))
 
     # -- looks
 
     async def _has_begun(self, counter: SourceCounter) -> bool:
-        """Let a source begin that has no log, and one go on whose loss is accepted; return whether it has begun."""
+        """Begin a source without a log, or continue one whose loss is accepted; return whether it has begun."""
         if counter.parked and self._accepts_loss:
             spans, topic_id = await self._raw.look()
             counter.accept_loss(self._now(), spans, topic_id)
@@ -245,7 +245,7 @@ class SourceLoop:
     # -- steps
 
     async def _write(self, counter: SourceCounter) -> bool:
-        """Write all that the counter wants to be written; return whether it was anything."""
+        """Write all steps of the counter; return whether there were any."""
         wrote = False
         while (step := counter.step()) is not None:
             wrote = True
@@ -257,7 +257,7 @@ class SourceLoop:
     async def _read(self, counter: SourceCounter) -> bool:
         """Read and fold records as far as the counter wants them; return whether there were any."""
         ranges = counter.ranges()
-        # What lies beyond a look waits here for the next one.
+        # Records beyond a look are kept for the next one.
         self._pieces = {
             n: one for n, one in self._pieces.items() if n not in ranges or ranges[n][0] < one.next_offset
         }
@@ -279,7 +279,7 @@ class SourceLoop:
             and (span := counter.ranges().get(partition)) is not None
             and span[0] < piece.next_offset
         ):
-            # A slice at a time: the work of a piece is not that of all its rests.
+            # A slice at a time: work on the whole rest each time would be quadratic in the size of the piece.
             first, last = np.searchsorted(piece.records.offset, span).tolist()
             left = piece.records[first:last]
             count, why = counter.lack(left[:MOST_RECORDS])
@@ -296,7 +296,7 @@ class SourceLoop:
             await asyncio.sleep(0)
         return took
 
-    # -- what is shown
+    # -- state shown and logged
 
     def _note_waits(self, pending: Mapping[int, int]) -> None:
         """Note since when partitions have no committed record at the offset where they are read next."""
@@ -312,14 +312,14 @@ class SourceLoop:
                 )
 
     def _wait_for(self, cause: str, text: str) -> None:
-        """Show and log why nothing goes on, for one cause; "" for nothing in the way."""
+        """Show and log for one cause why the source waits; "" if it does not."""
         self._waits[cause] = text
         self.waits = "; ".join(filter(None, self._waits.values()))
         if text and self._is_news(cause, text):
             log.warning("event=source_waits source=%s error=%r", self.spec.name, text)
 
     def _is_news(self, subject: object, said: object = None) -> bool:
-        """Return whether to log what is said about a subject: not the same again within a minute."""
+        """Return whether to log a text about a subject: equal texts at most once a minute."""
         before, at = self._logged.get(subject, (None, -LOGGED_EVERY))
         if before == said and time.monotonic() - at < LOGGED_EVERY:
             return False
@@ -327,7 +327,7 @@ class SourceLoop:
         return True
 
     def _show(self, counter: SourceCounter) -> None:
-        """Keep what the next counter goes on with, and log a park, and batches that were left out."""
+        """Keep the numbers that the next counter continues, and log a park and unreadable batches."""
         name, self.late_records = self.spec.name, counter.late_records
         if self._raw.dropped > self._dropped and self._is_news("dropped"):
             self._dropped = self._raw.dropped
@@ -339,7 +339,7 @@ class SourceLoop:
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return an error of the client's in words with a remedy, another as it is."""
+    """Return a client's error in words with a remedy, any other error unchanged."""
     return explain(error, "counting") if isinstance(error, KafkaError | OSError | TimeoutError) else error
 
 

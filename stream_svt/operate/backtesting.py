@@ -1,7 +1,7 @@
-"""Replays what the topics of a source retain: raw events or, where they reach less far back, its counts.
+"""Replays the retained raw events of a source, or its counts if they reach further back.
 
-It joins no group, commits no offset and writes no record. What is read, and the report, are for those who may read the
-raw topic: nothing of it is logged.
+It joins no group, commits no offset and writes no record. The data read and the report are for those who may read the
+raw topic, and are not logged.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def backtest(
     draws: int,
     note: Callable[[int], None],
 ) -> tuple[Replay, list[str]]:
-    """Replay a source from so long ago on; return what was read, too, as lines of text. For ``note`` see `Replay`.
+    """Replay the last ``asked_ms`` of a source; return also lines of text on what was read. For ``note`` see `Replay`.
 
     Raises:
         StreamSvtError: Its topics retain no closed window of that time.
@@ -148,7 +148,7 @@ async def _retained(config: Config, source: SourceSpec, since_ms: int) -> Retain
 
 
 class _Recounting(SourceLoop):
-    """Counts what a raw topic retains, as of one look; record timestamps count as append times, whoever set them."""
+    """Counts the retained events of a raw topic, as of one look, with record timestamps as append times."""
 
     def __init__(self, source: SourceSpec, config: Config, take: Take) -> None:
         super().__init__(source, config, Applied(config))
@@ -162,9 +162,8 @@ class _Recounting(SourceLoop):
         counter = Recounter(self.spec, partial(os.urandom, KEY_BYTES), schemas)
         counter.begin(held.spans, held.first_ms, by_broker=True, topic_id="")
         await self._write(counter)
-        counter.look(
-            look_ms + 1, held.spans, "", by_broker=True
-        )  # pieces end before a look: also that of its tick
+        # The piece of the last tick ends before a look, too.
+        counter.look(look_ms + 1, held.spans, "", by_broker=True)
         held.fates, moved = counter.fates, time.monotonic()
         try:
             while counter.state.next_tick <= look_ms:
@@ -219,7 +218,7 @@ async def _read_counts(config: Config, held: Retained, take: Take) -> None:
 
 
 def _covered(source: SourceSpec, held: Retained, asked_ms: int, windows: int) -> Iterator[str]:
-    """Yield what was read."""
+    """Yield lines of text on what was read."""
     span = windows * source.window
     what = "raw events" if held.fates else "counts"
     yield (

@@ -1,7 +1,7 @@
 """What a monitor of counts shall detect, and the epsilon and split of a run that follow.
 
-An applied version holds these numbers in a file of its own (`FILE`). They are solved again only where what they were
-solved for is another (`RunProblem`), never by another release.
+An applied version contains these numbers in a separate file (`FILE`). They are solved again only if their problem
+(`RunProblem`) has changed, never by another release alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DetectOptions(Strict):
 
 
 class RunProblem(msgspec.Struct, frozen=True):
-    """What a run shall find: a distance in grid steps, of answers of a sensitivity in steps; and what it lasts for."""
+    """What a run shall find, and for how long: distance and sensitivity in grid steps, alerts and queries."""
 
     distance: int
     sensitivity: int
@@ -89,7 +89,7 @@ class RunProblem(msgspec.Struct, frozen=True):
         return best
 
     def mechanism(self, epsilon: Fraction, split: Fraction) -> SparseVector:
-        """Return the mechanism of the run with an epsilon and a split: that of its monitor."""
+        """Return the mechanism of the run with an epsilon and a split, as its monitor has it."""
         rule = Exposure(expected_queries=self.queries, false_alerts=Fraction(self.cutoff, WASTED))
         options: Any = {"cutoff": self.cutoff, "sensitivity": self.sensitivity, "correction": rule}
         return sparse_vector(epsilon=epsilon, split=split, monotonic=True, **options)
@@ -139,7 +139,7 @@ _Exact = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,20}(/[1-9][0-9]{0,2
 
 
 class SolvedRun(msgspec.Struct, frozen=True):
-    """Epsilon and split of a run, exact, as texts, and what they were solved for."""
+    """Epsilon and split of a run, exact, as texts, and the problem that they solve."""
 
     of: RunProblem
     epsilon: _Exact

@@ -1,8 +1,8 @@
-"""Questions: what a monitor tests in place of a count, computed from the counts of closed windows.
+"""Questions: values that monitors test in place of counts, computed from the counts of closed windows.
 
-A question is a chain of operators in a fixed order. In a window one unit moves a count by 0 to k, in however many
-windows it has events; a question moves by -a to b (`Question.moves`), and is tested as a monotonic value of sensitivity
-a + b: a threshold that is b higher, or lower by a, turns one case into the other.
+A question is a chain of operators in a fixed order. One unit moves the count of each window by 0 to k, and a question
+by -a to b (`Question.moves`), in however many windows it has events. The value is tested as a monotonic value of
+sensitivity a + b: a threshold that is b higher, or a lower, turns one case into the other.
 """
 
 from __future__ import annotations
@@ -80,27 +80,27 @@ class ShareOptions(Strict):
     of: fields.Name
     """The measure of the part, such as errors: it has the conditions of the monitor's measure, and more."""
     above: _Share
-    """The share that is not exceeded, such as 1% or 0.01: the value is the part less so much of the whole."""
+    """The share that should not be exceeded, such as 1% or 0.01: the value is the part less this share of the whole."""
 
 
 class UsualOptions(Strict):
-    """What is usual at the same time of earlier days or weeks."""
+    """The mean at the same time of earlier days or weeks, for comparison."""
 
     every: fields.Duration = 7 * DAY_MS
     """Time between the windows that are compared. Default 7d."""
     times: Count = 4
-    """How many earlier windows the mean is of. Default 4."""
+    """Number of earlier windows in the mean. Default 4."""
     factor: _Factor = Fraction(1)
     """The value is the count less the mean times this factor. Default 1."""
 
 
 class VisitOptions(Strict):
-    """In how many windows a unit counts, at most."""
+    """The most windows in which a unit counts."""
 
     at_most: Count
-    """In how many of them a unit counts, the first ones first."""
+    """Most of these windows in which a unit counts: its first ones."""
     in_: Several = Field(alias="in")
-    """Of how many consecutive windows."""
+    """Number of consecutive windows."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -189,15 +189,15 @@ ThresholdsFile = Annotated[fields.LinesFile, AfterValidator(_thresholds)]
 
 
 class EndOptions(Strict):
-    """When an incident is over: a test in runs of their own, after the alert of its series."""
+    """When an incident is over: a test in separate runs, after the alert of its series."""
 
     below: fields.Exact
-    """The end is reported if the value lies below this: less than the threshold by what ends may fluctuate. Of `for`
-    and `over` the largest value must, where the alert needs the smallest."""
+    """The end is reported if the value is below this: choose it below the threshold by more than values fluctuate. With
+    `for` and `over` the largest value must be below it, where the alert tests the smallest."""
     longest: fields.Duration = 7 * DAY_MS
-    """The series is tested for alerts again after this time, also if no end was reported. Default 7d."""
+    """After this time the series is tested for alerts again, even if no end was reported. Default 7d."""
     epsilon: fields.PositiveExact | None = None
-    """Privacy loss of one whole run of ends. Default: that of the monitor."""
+    """Privacy loss of one whole run of ends. Default: the epsilon of the monitor."""
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] | None = None
     """Ends that one run pays for. Default: the cutoff of the monitor."""
 
@@ -231,7 +231,7 @@ class Visits(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What stands for the measure of these counts; no measure has a space."""
+        """The name of these counts, in place of a measure's; no measure has a space."""
         return f"{self.measure} {self.at_most}/{self.among}"
 
 
@@ -240,18 +240,18 @@ class Question(msgspec.Struct, frozen=True):
 
     Attributes:
         monitor: The monitor.
-        rows: What its records say whose question they answer: see `MonitorSpec.rows`.
+        rows: The name of its answers in records: see `MonitorSpec.rows`.
         measure: The measure of the counts.
-        at_most: The most that one unit adds to one of them.
-        thresholds: What is taken off a count, by series of the window's list; () for nothing.
-        share: The measure of the part, and the share as numerator and denominator; None for none.
-        usual: Every so many windows, so many times, and the factor as numerator and denominator; None for none.
+        at_most: The most that one unit adds to a count.
+        thresholds: The amounts subtracted from counts, by series of the window's list; () without any.
+        share: The measure of the part, and the share as numerator and denominator; None without a share.
+        usual: Windows between two earlier values, their number, and the factor as numerator and denominator; or None.
         mean: Windows of the mean.
         over: Windows of the short and of the long mean.
-        excess: What a window has usually, in steps, and the most windows of a sum.
+        excess: The usual value of a window, in steps, and the most windows of a sum.
         holds: How many windows are read, and how many of them must have the value.
-        visits: In how many windows a unit counts; None for each.
-        ends: Whether it asks for the end of an incident: the value is negative, so that lower ones are reported.
+        visits: The counts with visits that are read; None if a unit counts in each window.
+        ends: Whether it asks for the end of an incident: the value is negated, so that lower values are reported.
     """
 
     monitor: str
@@ -269,7 +269,7 @@ class Question(msgspec.Struct, frozen=True):
     ends: bool = False
 
     def ending(self) -> Question:
-        """Return the question about the end of what this one is about: above the value in no window and no mean."""
+        """Return the question about the end of the incident: the value is exceeded in no window and no mean."""
         return msgspec.structs.replace(self, holds=(self.holds[0], 1), ends=True)
 
     @property
@@ -279,7 +279,7 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def moves(self) -> tuple[int, int]:
-        """(a, b): one unit moves the value by -a to b, in steps; counts it moves by 0 to `at_most`.
+        """(a, b): one unit moves the value by -a to b, in steps, and each count by 0 to `at_most`.
 
         This holds between any two sets of a unit's events of which one contains the other. A minimum, a maximum, an
         ordered value and a mean rounded down to a step move by no more than the values do, and so do compositions.
@@ -300,12 +300,12 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def earlier(self) -> int:
-        """How many windows before a window are read for it: those of its own period; `usual` reads others, too."""
+        """Number of windows before a window that are read in its period; `usual` reads other windows, too."""
         return self.mean + max(self.over) + self.excess[1] + self.holds[0] - 4
 
     @property
     def look_back(self) -> int:
-        """How many windows lie between the oldest that is read and the one that the value is of."""
+        """Number of windows from the oldest one that is read to the one that the value is about."""
         return self.earlier + (self.usual[0] * self.usual[1] if self.usual else 0)
 
     def of_series(self, first: int, end: int) -> Question:
@@ -313,19 +313,19 @@ class Question(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, thresholds=self.thresholds[first:end])
 
     def continued(self, more: Question) -> Question:
-        """Return the question about further series, too."""
+        """Return the question with further series."""
         return msgspec.structs.replace(self, thresholds=self.thresholds + more.thresholds)
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The measures whose counts are read, the first one's in place of the measure's own."""
+        """The measures whose counts are read; with visits, the name of their counts."""
         if self.visits is not None:
             return (self.visits.name,)
         return (self.measure,) if self.share is None else (self.measure, self.share[0])
 
 
 def rows_of(rows: str) -> str:
-    """Return what stands for the measure of the rows with answers to a question; no measure has a space."""
+    """Return the name of the rows with answers to a question, in place of a measure's; no measure has a space."""
     return f"monitor {rows}"
 
 

@@ -49,7 +49,7 @@ def log_topic(application: str) -> str:
 
 
 def as_text(value: object) -> str:
-    """Return a value as events are compared: a text of 1 to 256 characters, an integer or a boolean as its text."""
+    """Return a value in the form in which events are compared: a text; integers and booleans as their texts."""
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int):
@@ -86,7 +86,7 @@ NamesFile = Annotated[fields.LinesFile, AfterValidator(_names_file)]
 
 
 class _Names(Strict):
-    """Names that are listed, or stand in a file."""
+    """Names from a list or a file."""
 
     listed: Texts | None = Field(default=None, alias="names")
     """The names."""
@@ -117,8 +117,8 @@ class DatasetOfEvent(_Names):
     pattern: Annotated[str, Field(strict=True)]
     """A dataset's name, with {date} or {iso_week} for the period in which a window begins, and {name} with a field."""
     field: Path | None = None
-    """Path of the value for {name}, a text, an integer or a boolean. Use `series` instead where a unit may have several
-    values: the losses of its datasets add up. Default: none."""
+    """Path of the value for {name}, a text, an integer or a boolean. If a unit may have several values, use `series`
+    instead: the losses of its datasets add up. Default: none."""
 
     @consistent
     def _problems(self) -> Found:
@@ -141,7 +141,7 @@ class DatasetOfEvent(_Names):
 
 
 def _no_dataset() -> DatasetOfEvent:
-    """Return what stands for the dataset of events where a source passes on answers."""
+    """Return the placeholder for the dataset of events of a source that passes on answers."""
     return DatasetOfEvent.model_construct(pattern="")
 
 
@@ -157,7 +157,7 @@ class TimeOfEvent(Strict):
 
 @dataclass(frozen=True, slots=True)
 class EventCondition:
-    """What the value at a path must be: one of some texts, or a finite number in a range, which no text is."""
+    """A condition on the value at a path: it is one of some texts, or a finite number (never a text) in a range."""
 
     path: str
     texts: frozenset[str] | None = None
@@ -177,7 +177,7 @@ def _condition(path: str, value: object) -> EventCondition:
         raise ValueError(f"expected texts, or at_least, below or both, found {quote(unknown)}{near}")
     limits = {name: fields.number(limit) for name, limit in value.items()}
     for name, limit in limits.items():
-        # Numbers of events are told apart up to there.
+        # Numbers of events are exact within these limits.
         if abs(limit) >= WHOLE_LIMIT or (limit * PARTS).denominator != 1:
             wrong = f"{name} must be less than 2^62 in size, with at most 18 decimals"
             raise ValueError(f"{wrong}, found {quote(value[name])}")
@@ -200,7 +200,7 @@ def _where(value: object) -> tuple[EventCondition, ...]:
 
 
 def _written(conditions: Sequence[EventCondition]) -> dict[str, Any]:
-    """Return conditions as they stand in a file."""
+    """Return conditions in the form of a configuration file."""
     return {
         one.path: sorted(one.texts)
         if one.texts is not None
@@ -247,7 +247,7 @@ Contribution = Annotated[
 
 
 class MeasureSpec(Strict):
-    """What is counted of the events of a window and a series."""
+    """A count of the events of a window and a series."""
 
     name: fields.Name
     """Name of the measure, which monitors have as `measure`."""
@@ -255,7 +255,7 @@ class MeasureSpec(Strict):
     """Which events count, in addition to the source's `where`: for each path a text, a list of texts (numbers and
     booleans are compared as texts), or at_least and below for finite numbers. All must match. Default: all events."""
     at_most: Contribution = Field(default=1, alias="of", json_schema_extra={"default": "units"})
-    """units counts the different units; {events: {at_most: 5}} counts events, of each unit at most so many, 1 to 100.
+    """units counts the different units; {events: {at_most: 5}} counts events, at most 5 (1 to 100) of each unit.
     Default units."""
 
 
@@ -267,9 +267,9 @@ class ListedMeasure(msgspec.Struct, frozen=True):
 
 
 class WindowList(msgspec.Struct, frozen=True):
-    """What a window counts: values of {name} in the dataset, ("",) without one; measures; series, ("",) without.
+    """The counts of a window, and the questions that monitors ask about them once it is closed.
 
-    ``questions`` are what monitors ask of its counts, once it is closed.
+    ``datasets`` are the values of {name} in the dataset. It is ("",) without {name}, and ``series`` without series.
     """
 
     datasets: tuple[str, ...]
@@ -278,7 +278,7 @@ class WindowList(msgspec.Struct, frozen=True):
     questions: tuple[Question, ...] = ()
 
     def index_of(self, measure: str) -> int:
-        """Return the index of a measure among those of the list."""
+        """Return the index of a measure in the list."""
         return [one.name for one in self.measures].index(measure)
 
     def part(self, first: int, end: int) -> WindowList:
@@ -287,29 +287,29 @@ class WindowList(msgspec.Struct, frozen=True):
         return WindowList(self.datasets, self.measures, self.series[first:end], asked)
 
     def continued(self, part: WindowList) -> WindowList:
-        """Return the list with further series, which `part` gave."""
+        """Return the list with the series of another part appended."""
         asked = tuple(one.continued(more) for one, more in zip(self.questions, part.questions, strict=True))
         return WindowList(self.datasets, self.measures, self.series + part.series, asked)
 
     @property
     def visits(self) -> tuple[Visits, ...]:
-        """The counts in which a unit counts in few windows."""
+        """The counts with visits that its questions read, each once."""
         return tuple(dict.fromkeys(one.visits for one in self.questions if one.visits is not None))
 
     @property
     def remembered(self) -> int:
-        """How many closed windows a window with visits reads: no topic has their counts."""
+        """Number of closed windows that a window with visits reads from memory: no topic has their counts."""
         asked = ((one.visits.among - 1, one.look_back) for one in self.questions if one.visits is not None)
         return max(map(max, asked), default=0)
 
     @property
     def cells(self) -> int:
-        """Number of counts; that of a cell is (dataset * measures + measure) * series + series's own index."""
+        """Number of counts. The index of a cell is (dataset * measures + measure) * series + its series."""
         return len(self.datasets) * len(self.measures) * len(self.series)
 
     @property
     def digest(self) -> str:
-        """Eight hex digits of the names of the series."""
+        """Digest of the series' names: eight hex digits."""
         return hashlib.sha256(msgspec.json.encode(self.series)).hexdigest()[:8]
 
 
@@ -333,7 +333,7 @@ _PERIOD_SHAPES: Final = {DATE_SLOT: "0000-00-00", WEEK_SLOT: "0000-w00"}
 
 
 def _matches_some(pattern: str, name: str) -> bool:
-    """Return whether a pattern with * and ? matches a dataset's name in some period: with any digits in its slot."""
+    """Return whether a pattern with * and ? matches a dataset's name in some period, with any digits in its slot."""
     tokens = re.findall(r"\[!?\]?[^\]]*\]|.", pattern, re.DOTALL)
 
     def with_empty(places: set[int]) -> set[int]:
@@ -358,7 +358,7 @@ def _matches_some(pattern: str, name: str) -> bool:
 
 
 class SourceSpec(Strict):
-    """One raw topic whose events are counted, by windows, for the monitors that name it; or whose answers they test."""
+    """A raw topic: a counter counts its events by windows for monitors, or passes on its answers to them."""
 
     model_config = ConfigDict(json_schema_extra=_of_either)
 
@@ -370,8 +370,8 @@ class SourceSpec(Strict):
     """Format of its records: json, or avro in the wire format of Confluent's Schema Registry (section
     `schema_registry`). Default json."""
     answers: AnswersSpec | None = None
-    """Answers that exist already, which are passed on as they are, instead of measures and all else about events.
-    Default: events are counted."""
+    """Existing answers, which are passed on as they are. Excludes measures and all other keys about events. Default:
+    events are counted."""
     unit: Path = ""
     r"""Path of the privacy unit, such as a user: a text of 1 to 256 characters, an integer or a boolean. key is the
     record's key, here and in every other path (a field of that name is `\key`). Required without `answers`, as are
@@ -386,18 +386,18 @@ class SourceSpec(Strict):
     conditions: Conditions = Field(default=(), alias="where")
     """Which events count; as `where` of measures. Default: all events."""
     measures: Annotated[tuple[MeasureSpec, ...], Field(min_length=1)] = (MeasureSpec(name="units"),)
-    """What is counted, on one ledger. Default: one measure of the name units."""
+    """The counts, which share one ledger. Default: one measure of the name units."""
     every: Annotated[fields.Duration, fields.within(1000, 7 * DAY_MS)] = 10_000
     """Length of a tick; windows, lateness and periods are multiples of it. Default 10s."""
     window: fields.Duration = 0
     """Length of a window: a part of a day, or whole days. Windows are counted from a Monday, UTC."""
     lateness: fields.DurationOrZero = Field(default="1m", validate_default=True)
-    """How long after its end a window takes events; rounded up to a tick. Default 1m."""
+    """How long a window takes events after its end; rounded up to a tick. Default 1m."""
     ahead: Annotated[fields.DurationOrZero, fields.within(0, 7 * DAY_MS)] = 600_000
     """How far an event's own time may be ahead of its append. Default 10m."""
     settle: Annotated[fields.DurationOrZero, fields.within(0, 600_000)] = 10_000
-    """How long after a tick's end the counter looks at the topic: more than the brokers' clocks differ and replication
-    takes. Default 10s."""
+    """How long the counter waits after a tick's end before it looks at the topic: longer than the differences between
+    the brokers' clocks and the delay of replication. Default 10s."""
     ask: Literal["close", "tick"] = "close"
     """close: one query for each count, when its window closes. tick: at each tick until then. Default close."""
 
@@ -410,7 +410,7 @@ class SourceSpec(Strict):
     def __hash__(self) -> int:
         return hash(self.name)
 
-    # -- what is read
+    # -- paths
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -428,11 +428,11 @@ class SourceSpec(Strict):
         yield from (("where", one.path) for one in self.conditions)
         yield from (("measures", one.path) for measure in self.measures for one in measure.conditions)
 
-    # -- what is counted
+    # -- counts
 
     @property
     def closes_of_a_period(self) -> int:
-        """Queries of a measure at closes of windows, on one dataset in its period, or in `HORIZON_MS`.
+        """Number of queries of a measure at closes of windows, on one dataset in its period, or in `HORIZON_MS`.
 
         The number of series is rounded up to a power of two, so that a new name seldom ends a run.
         """
@@ -441,7 +441,7 @@ class SourceSpec(Strict):
 
     @property
     def queries_of_a_period(self) -> int:
-        """All such queries."""
+        """Number of queries of a measure on one dataset in its period, or in `HORIZON_MS`."""
         return self.closes_of_a_period * len(self.asked_after_ms())
 
     def asked_after_ms(self, *, at_close: bool = False) -> range:
@@ -452,11 +452,11 @@ class SourceSpec(Strict):
 
     @property
     def sensitivity(self) -> int:
-        """The most by which one unit changes a count: the largest of the measures."""
+        """The most by which one unit changes a count: the largest ``at_most`` of the measures."""
         return max(one.at_most for one in self.measures)
 
     def measure(self, name: str) -> MeasureSpec | None:
-        """Return a measure by name, None if there is none."""
+        """Return the measure of a name, or None."""
         return next((one for one in self.measures if one.name == name), None)
 
     @property
@@ -470,7 +470,7 @@ class SourceSpec(Strict):
 
     @property
     def dataset_pattern(self) -> str:
-        """The dataset's name, with its slots; empty where each answer names its own."""
+        """The dataset's name, with its slots; empty if each answer names its dataset."""
         return self._dataset.pattern
 
     @property
@@ -497,7 +497,7 @@ class SourceSpec(Strict):
         )
 
     def covers(self, name: str) -> bool:
-        """Return whether a dataset's name is one of its datasets', as far as the source itself says which they are."""
+        """Return whether a name may be the name of one of its datasets, by the source's own pattern."""
         return fnmatchcase(name, self.datasets)
 
     def may_fill(self, pattern: str) -> bool:
@@ -518,7 +518,7 @@ class SourceSpec(Strict):
         return None if periods is None else periods.length_ms
 
     def with_periods(self, declared: Iterable[DatasetDeclaration]) -> SourceSpec:
-        """Return the source with the length and begins of the periods of the declaration that it fills."""
+        """Return the source with the periods (length and begin) of the dataset declaration that it fills."""
         found = (periods_in(one.pattern) for one in declared if any(map(self.covers, one.samples(0))))
         if (periods := next(found, None)) is None:
             return self
@@ -533,16 +533,16 @@ class SourceSpec(Strict):
         return period_name(self.dataset_pattern, begin_ms).replace(NAME_SLOT, name)
 
     def window_list(self) -> WindowList:
-        """Return what windows count that are opened under this specification."""
+        """Return the list of windows that are opened under this specification."""
         measures = tuple(ListedMeasure(one.name, one.at_most) for one in self.measures)
         return WindowList(self.dataset_names, measures, self.series_names)
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """What decides counts and never changes: all but settle, measures, and names of series and datasets.
+        """The keys that decide counts and never change: all except settle, measures, and names of series and datasets.
 
-        Measures of no larger sensitivity may be added, and none is removed: so the sensitivity never changes. Of
-        answers, what is declared about them is for their monitors to refuse.
+        Measures of no larger sensitivity may be added, and no measure is removed, so the sensitivity never changes. For
+        answers, sensitivity and direction are left out: their monitors refuse such changes.
         """
         if self.answers is not None:
             places: Any = dict.fromkeys(("name", "topic", "format", "every"), True)
@@ -556,11 +556,11 @@ class SourceSpec(Strict):
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits of all that never changes."""
+        """Digest of the keys that never change: sixteen hex digits."""
         return digest(self.decisive)
 
     def digests(self) -> dict[str, str]:
-        """Return the digest by the source's name, and those of its measures by ``<source>/<measure>``."""
+        """Return the source's digest by its name, and each measure's digest by ``<source>/<measure>``."""
         measures = self.measures if self.answers is None else ()
         each = {
             f"{self.name}/{one.name}": digest(one.model_dump(mode="json", by_alias=True)) for one in measures
@@ -594,13 +594,13 @@ class SourceSpec(Strict):
             yield "series" if self.series else "measures", f"{message}: declare fewer names"
 
     def _form_problems(self) -> Found:
-        """Yield keys about events beside answers, or those that are missing without."""
+        """Yield keys about events that are set beside answers, or that are missing without answers."""
         for name, info in type(self).model_fields.items():
             is_set, key = name in self.model_fields_set, info.alias or name
             if self.answers is not None and is_set and name not in _OF_ANSWERS:
                 yield (
                     key,
-                    "is about events that are counted, and answers are passed on as they are: remove it",
+                    "is about counting events, but answers are passed on as they are: remove it",
                 )
             elif self.answers is None and not is_set and name in _OF_EVENTS:
                 yield key, required(info)
