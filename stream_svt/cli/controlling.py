@@ -17,6 +17,7 @@ from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.operations import SERIES_LENGTH, Action, Command
 from stream_svt.operate.control import Addressed, for_all, for_datasets, for_shards, send
+from stream_svt.settings.fields import END
 from stream_svt.terminal import say
 
 
@@ -121,7 +122,9 @@ def _add(action: Action, summary: str) -> None:
         commands = _to(config, datasets, every, Command("", action, monitor=monitor, now=now), lasts)
         is_one = len(commands) == 1 and commands[0].command.dataset
         if action is Action.RESAMPLE and not yes and not is_one:
-            monitors = [one for one in config.spec.monitors if monitor in ("", one.name)]
+            # The runs of a monitor and those that test for its ends are addressed together, by either name.
+            wanted = monitor.removesuffix(END)
+            monitors = [one for one in config.spec.monitors if wanted in ("", one.name.removesuffix(END))]
             effect = f"open runs end, and new ones cost up to: {prices(config, monitors)}"
             confirm(config, commands, effect, "Resample all of them?")
         return commands

@@ -26,7 +26,7 @@ from tests.support.alerts import account_of
 from tests.support.http_server import answering
 from tests.support.keys import ed25519_pair
 from tests.support.shop import SPEC
-from tests.support.sources import WEB
+from tests.support.sources import WEB, changed
 from tests.support.status_page import STATUS
 
 COMMANDS = [[name] for name in app.commands] + [
@@ -287,6 +287,19 @@ def test_what_is_confirmed_is_right_for_rho(stream_svt, config, monkeypatch, opt
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     config.write_text(SPEC.replace("{epsilon: 4}", "{rho: 4}"))
     assert effect in stream_svt("control", *options, "-c", config).err
+
+
+@pytest.mark.parametrize("monitor", ["many-users", "many-users.end"])
+def test_a_resample_names_the_price_of_runs_that_test_for_ends_too(stream_svt, config, monkeypatch, monitor):
+    async def shown(*_arguments):
+        return ApplicationFacts()
+
+    monkeypatch.setattr(confirming, "read_facts", shown)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    ending = ("threshold: 500, mute: 1h", "threshold: 500, end: {below: 400}")
+    config.write_text(changed(ending, ("{epsilon: 2}", "{epsilon: 4}")))
+    said = stream_svt("control", "resample", "--all", "--monitor", monitor, "-c", config).err
+    assert "new ones cost up to: many-users epsilon 1, many-users.end epsilon 1" in said
 
 
 @pytest.fixture
