@@ -18,6 +18,7 @@ from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, s
 from stream_svt.cli.controlling import control
 from stream_svt.cli.counting import count
 from stream_svt.cli.explaining import explain
+from stream_svt.cli.looking import look
 from stream_svt.cli.planning import plan
 from stream_svt.cli.rejecting import rejects
 from stream_svt.cli.sending import send
@@ -114,7 +115,21 @@ def demo(
             raise click.Abort from None
 
 
-for _command in (demo, run, count, apply, show_config, check, send, lint, prove, plan, backtest, schema):
+for _command in (
+    demo,
+    run,
+    count,
+    apply,
+    show_config,
+    check,
+    send,
+    lint,
+    prove,
+    plan,
+    backtest,
+    look,
+    schema,
+):
     app.add_command(_command)
 for _command in (watch, explain, forward, status, rejects, control, carry_over, audit):
     app.add_command(_command)

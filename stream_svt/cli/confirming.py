@@ -35,15 +35,20 @@ def confirm(
         declared = [one.name for one in config.current.datasets]
         shards_of = config.partitioning.of_names(declared).tolist()
         names = [name for name, home in zip(declared, shards_of, strict=True) if home in shards]
-    accounts = asyncio.run(read_facts(config, config.cluster(), names[:SHOWN])).accounts if names else {}
-    for name in names[:SHOWN]:
-        for line in _lines(config, name, accounts.get(name), limit):
-            say(line, err=True)
+    say_accounts(config, names[:SHOWN], limit)
     if left_out := more(len(names) - SHOWN):
         say(f"..{left_out}", err=True)
     where = f"{counted(len(names), 'dataset')} on {counted(len(shards), 'shard')}"
     say(f"{where}: {effect}", err=True)
     common.confirm(question)
+
+
+def say_accounts(config: Config, names: Sequence[str], limit: str | None = None) -> None:
+    """Show the accounts of datasets, and what a new limit means."""
+    accounts = asyncio.run(read_facts(config, config.cluster(), names)).accounts if names else {}
+    for name in names:
+        for line in _lines(config, name, accounts.get(name), limit):
+            say(line, err=True)
 
 
 def _lines(config: Config, name: str, account: Account | None, limit: str | None) -> list[str]:

@@ -40,17 +40,7 @@ def explain(event: str, path: Path) -> None:
         return plain_text.lines(plain_text.decoded((path.parent / name).read_bytes()))
 
     spec = load_spec(content(path), str(path), lines_of)
-    if event == "-" or Path(event).is_file():
-        record = sys.stdin.buffer.read() if event == "-" else Path(event).read_bytes()
-    elif event.startswith(f"{spec.application}/") and event.count("/") >= 4:
-        record = asyncio.run(_looked_up(path, event))
-    else:
-        wanted = f"expected a file, -, or an id such as {spec.application}/DATASET/MONITOR/RUN/NUMBER"
-        raise click.UsageError(f"{event!r}: {wanted}.")
-    try:
-        found: Event[Any] = decode(record)
-    except msgspec.DecodeError as error:
-        raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
+    found = event_at(event, path, spec.application)
     is_silence = found.type in (EventType.NOT_RENEWED, EventType.UNTESTED)
     is_top = isinstance(found.data, Alert) or found.type == EventType.ALERT_ENDED
     if found.application != spec.application or not (is_silence or is_top):
@@ -62,6 +52,21 @@ def explain(event: str, path: Path) -> None:
         raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
     for line in lines:
         say(line)
+
+
+def event_at(event: str, path: Path, application: str) -> Event[Any]:
+    """Return an event from a file, from standard input ("-"), or from the alert topic by its id."""
+    if event == "-" or Path(event).is_file():
+        record = sys.stdin.buffer.read() if event == "-" else Path(event).read_bytes()
+    elif event.startswith(f"{application}/") and event.count("/") >= 4:
+        record = asyncio.run(_looked_up(path, event))
+    else:
+        wanted = f"expected a file, -, or an id such as {application}/DATASET/MONITOR/RUN/NUMBER"
+        raise click.UsageError(f"{event!r}: {wanted}.")
+    try:
+        return decode(record)
+    except msgspec.DecodeError as error:
+        raise StreamSvtError(f"{event} is no event of the alert topic: {error}") from None
 
 
 def _silence(event: Event[Any]) -> Iterator[str]:

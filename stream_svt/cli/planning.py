@@ -96,6 +96,7 @@ def belief_of(
     "plan --epsilon 1 --cutoff 20 --monotonic --queries 1000000 \\\n"
     "      --positives 0.002% --above 800 --below 600 --rate 20/s",
     "plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60",
+    "plan -c monitors.yaml --monitor hot --positives 0.1% --above 50 --look look.json",
     "plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300",
     "plan -c monitors.yaml --openslo slo.yaml",
 )
@@ -120,6 +121,11 @@ def belief_of(
     click.IntRange(1, 10**15),
 )
 @belief_options
+@option(
+    "--look event",
+    "In place of --below: a look, the event as a file, - or its id. --above is the median then.",
+    metavar="EVENT",
+)
 @option(
     "--uncertainty",
     "Factor by which these distances may be smaller or larger.",
@@ -150,6 +156,7 @@ def plan(
     positives: float | None,
     above: Margins | None,
     below: Margins | None,
+    event: str | None,
     uncertainty: float,
     finite: bool,
     drift: float | None,
@@ -167,13 +174,19 @@ def plan(
     if openslo is not None:
         _print_openslo(openslo, path)
         return
-    belief = belief_of(positives, above, below, uncertainty)
     import numpy as np
 
     from stream_svt.planning import Drift, advice, recommend
     from stream_svt.settings.fields import Sweep
 
+    if event is None:
+        belief = belief_of(positives, above, below, uncertainty)
     monitor, spec = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
+    if event is not None:
+        if below is not None or path is None or spec is None:
+            raise click.UsageError("--look replaces --below, and needs -c FILE.")
+        above, below = _looked(event, path, spec, monitor, positives, above)
+        belief = belief_of(positives, above, below, uncertainty)
     queries = queries or monitor.expected_queries
     if queries is None:
         raise click.UsageError("--queries is missing: the queries that one run must last for.")
@@ -188,7 +201,7 @@ def plan(
     rho = _in_rho(advised.best.monitor, spec, limit, budget, delta)
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * belief.positives:.3g} % of them positive."
-    say(f"{head} No data was read, and nothing was spent.")
+    say(f"{head} No data was read{'' if event is None else ' but the look'}, and nothing was spent.")
     say("")
     for line in advice.table(advised):
         say(line)
@@ -211,6 +224,34 @@ def plan(
         say(title)
         for sentence in sentences:
             say_lines(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
+
+
+def _looked(
+    event: str,
+    path: Path,
+    spec: ApplicationSpec,
+    monitor: MonitorSpec,
+    positives: float | None,
+    above: Margins | None,
+) -> tuple[Margins, Margins]:
+    """Return the margins above and below the threshold by a look at what a monitor tests."""
+    from stream_svt.cli.explaining import event_at
+    from stream_svt.monitor.released import EventType
+    from stream_svt.planning.looked import margins_after_look
+
+    found = event_at(event, path, spec.application)
+    is_released = found.type == EventType.DECILES and found.data.reason == "released"
+    if not is_released or (found.application, found.data.monitor) != (spec.application, monitor.name):
+        raise click.UsageError(f"--look: {event} is no released look at what {monitor.name} tests.")
+    if positives is None or not isinstance(above, float):
+        raise click.UsageError(
+            "--look needs --positives and --above, the median distance above the threshold."
+        )
+    origin = float(monitor.threshold - monitor.bounds[0]) if not monitor.asks else 0.0
+    try:
+        return margins_after_look(found.data.detail["deciles"], positives, above, origin)
+    except MisuseError as error:
+        raise click.UsageError(f"--look: {error}.") from None
 
 
 def _print_openslo(documents: Path, path: Path | None) -> None:

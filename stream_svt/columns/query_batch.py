@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -27,6 +28,31 @@ _ROWS_AT_ONCE = 1 << 14
 """Rows whose columns fit a processor's own cache."""
 _MANY = 256
 """Rows of one record that are tested by themselves, by all monitors in turn."""
+
+
+DECILES: Final = 9
+"""Rows of a request for deciles."""
+OF_DECILES: Final = " deciles"
+"""Stands for the measure of such rows: no measure has a space."""
+
+
+class DecilesRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request for the deciles of what a monitor tests, with noise: it comes with the true ones, the rows of a record.
+
+    Attributes:
+        id: Chosen by the requester: the noise depends on it.
+        monitor: The monitor that tests the values.
+        epsilon: The charge, in ledger units.
+        from_ms, until_ms: The windows: begin of the first one, and end of the last one, in ms.
+        values: Number of values: of each series and window.
+    """
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    monitor: Annotated[str, msgspec.Meta(max_length=256)]
+    epsilon: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    from_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
+    until_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
+    values: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 
 @dataclass(repr=False)
@@ -49,6 +75,7 @@ class QueryBatch:
             length. None on query topics.
         measures, measure: On a topic of counts, the measures of its source and what stands for the monitors that ask
             questions (`MonitorSpec.tested`), and the number of the one of each row. None on query topics.
+        requests: Requests for deciles, by the index of the first row of their record.
         shared: How many monitors put values on a grid, for those of several.
         packed: Packings that some of them have not had, and how many, by grid and rows.
     """
@@ -73,6 +100,7 @@ class QueryBatch:
     window_ms: int = 0
     measures: tuple[str, ...] = ()
     measure: Integers | None = None
+    requests: dict[int, DecilesRequest] = field(default_factory=dict)
     shared: Mapping[Grid, int] = field(default_factory=dict)
     packed: dict[tuple[Grid, int, int], tuple[Packing, int]] = field(default_factory=dict)
     _steps: dict[Grid, Integers] = field(default_factory=dict, init=False)

@@ -22,6 +22,7 @@ import numpy as np
 from stream_svt.columns.query_batch import QueryBatch
 from stream_svt.columns.strings import KeyedHash
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
+from stream_svt.monitor.deciles import NoisyDeciles
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
@@ -65,6 +66,7 @@ class Engine:
         runners: The monitors in use, by name, in the order in which they read a batch.
         declared: Most cautious declaration ever made about a query topic or a question's answers, by `declares_about`.
         undeclared: Stored accounts of datasets that are no longer declared.
+        deciles: What releases deciles with noise.
         retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
         topic_ids: Ids of the topics of the positions, if known.
         carried_mutes: Number of lines with muted series of an earlier application that were taken over.
@@ -100,6 +102,7 @@ class Engine:
         self.topic_ids: dict[str, str] = {}
         self.carried_mutes = 0
         self._sampler = Sampler(words or KeyedWords(key))
+        self.deciles = NoisyDeciles(key, self.accounts, self._sampler)
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
         for topic, declared in spec.carried.topics.items():
@@ -270,8 +273,10 @@ class Engine:
         runners = self.runners_of(batch.topic)
         if len(runners) > 1:
             batch.share(runner.runs.plan.grid for runner in runners)
-        stop, end = self._next_part(batch, runners)
+        start, stop, end = self._next_part(batch, runners)
         before = _next_unread(batch, runners) if batch.rejects else batch.end
+        for row in [row for row in batch.requests if start <= row < stop]:
+            self.deciles.release(batch, row, self.runners)
         done = _in_turns([runner.advance(batch, stop, end) for runner in runners])
         batch.packed.clear()
         for runner in runners:
@@ -285,8 +290,11 @@ class Engine:
             )
         return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.next.events))
 
-    def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
-        """Return the row and offset before which all monitors stop, so that a commit has a dataset's record once."""
+    def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int, int]:
+        """Return the first row that a monitor has not read, and the row and offset before which all monitors stop.
+
+        So a commit has a dataset's record once.
+        """
         bounds, accounts = self._bounds, self.accounts
         size = len(batch)
         offset, row = min([(runner.offset, runner.row) for runner in runners], default=(batch.end, 0))
@@ -303,7 +311,7 @@ class Engine:
         if len(later) > refused and later[refused] < end:
             end = later[refused]
             stop = int(np.searchsorted(batch.offset, end))
-        return stop, end
+        return start, stop, end
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
         """Refuse rows outside their dataset's period, each at the first monitor that reads it."""

@@ -49,6 +49,7 @@ class EventType(StrEnum):
     SPEC_CHANGED = "io.stream-svt.spec.changed.v1"
     LOSS_ACCEPTED = "io.stream-svt.loss.accepted.v1"
     COMMAND_REPLY = "io.stream-svt.command.reply.v1"
+    DECILES = "io.stream-svt.deciles.v1"
     TOPIC_DECLARED = "io.stream-svt.topic.declared.v1"
     CONFIGURATION_ADOPTED = "io.stream-svt.configuration.adopted.v1"
     BALANCE = "io.stream-svt.budget.balance.v1"

@@ -19,20 +19,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import chain, repeat, zip_longest
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
-from stream_svt.columns.query_batch import Integers
+from stream_svt.columns.query_batch import OF_DECILES, Integers
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Blocks, Identity, Words, decimal_context, draw_threshold, exact_draw
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
+from stream_svt.monitor.deciles import law_of, most_moved
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command
-from stream_svt.monitor.released import ReleasedEvent, top_in
+from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, top_in
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.streams import (
@@ -179,9 +181,8 @@ class NoiseSource:
         """Return the first words of each test's uniforms: see `WordSource`."""
         blocks = self._blocks.of(identity, part, other_branch=other_branch)
         number = identity.salt[0] if isinstance(identity.salt[0], int) else identity.salt[0][part]
-        runs, *columns = (
-            column.tolist() for column in np.broadcast_arrays(number, *_unpacked(blocks, number))
-        )
+        unpacked = _unpacked(blocks, *identity.salt) if isinstance(number, int) else _unpacked(blocks, number)
+        runs, *columns = (column.tolist() for column in np.broadcast_arrays(number, *unpacked))
         tests = zip(zip(runs, *columns[:-1], strict=True), columns[-1], strict=True)
         self._last = [self._uniforms(test, value) for test, value in tests]
         return np.array([(up[0], down[0]) for up, down in self._last], dtype=np.uint64).reshape(-1, 2)
@@ -207,9 +208,9 @@ class NoiseSource:
         return uniforms
 
 
-def _unpacked(blocks: Words, number: Words | int) -> tuple[Words | Integers, ...]:
-    """Return offset, row, attempt, branch and grid value of blocks, given the number of the run, all of their salt."""
-    high, low = blocks[:, 0] ^ np.asarray(number, np.uint64), blocks[:, 1]
+def _unpacked(blocks: Words, number: Words | int, rest: Words | int = 0) -> tuple[Words | Integers, ...]:
+    """Return offset, row, attempt, branch and grid value of blocks, given their salt: that of a run is its number."""
+    high, low = blocks[:, 0] ^ np.asarray(number, np.uint64), blocks[:, 1] ^ np.asarray(rest, np.uint64)
     offset, attempt, branch = high >> _U(16), low >> _U(52) & _U(0xFF), low >> _U(48) & _U(0xF)
     row = (high & _U(0xFFFF)) << _U(4) | low >> _U(60)
     return offset, row, attempt, branch, (low << _U(16)).view(np.int64) >> 16
@@ -225,6 +226,15 @@ class _DurableRun:
     shift: int
 
 
+class _Deciles(NamedTuple):
+    """Released deciles: monitor, index of the dataset, law of the noise, and largest move of each that is paid for."""
+
+    monitor: MonitorSpec
+    dataset: int
+    law: Law
+    most: int
+
+
 @dataclass(slots=True)
 class _Execution:
     """An engine on one of the two streams, its state as stored on Kafka, and its visible observations.
@@ -234,6 +244,7 @@ class _Execution:
         runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
         seen: Number of runs that drew noise before the last commit or crash.
         alerts: Every alert and end of an incident, in words, with the test that it reports.
+        deciles: Released deciles, by the number of their salt.
         written: Records of each topic so far; a restart reads the same records again.
     """
 
@@ -248,6 +259,7 @@ class _Execution:
     observations: list[Observation] = field(default_factory=list)
     events: list[ReleasedEvent] = field(default_factory=list)
     alerts: list[tuple[str, Test]] = field(default_factory=list)
+    deciles: dict[int, _Deciles] = field(default_factory=dict)
     runs: dict[int, _DurableRun] = field(default_factory=dict)
     numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
     seen: int = 0
@@ -352,6 +364,8 @@ class _Execution:
             self._digest = crc32(repr(commit.events).encode(), self._digest)
         for event in commit.events:
             data = event.data
+            if event.type is EventType.DECILES and isinstance(data, Lifecycle) and data.reason == "released":
+                self._note_deciles(data)
             if (top := top_in(event.type, data)) is not None:
                 number = self.numbers[data.monitor, data.dataset, data.run]
                 names = [branch.name for branch in self.runs[number].mechanism.branches]
@@ -360,6 +374,16 @@ class _Execution:
                 row = (offset, at.row, top.attempt - 1)
                 name = f"of monitor {data.monitor} on {data.dataset} at offset {offset}, row {at.row},"
                 self.alerts.append((name, (number, *row, names.index(top.branch))))
+
+    def _note_deciles(self, data: Lifecycle) -> None:
+        """Take note of released deciles, which move as far as what its monitor tests."""
+        assert data.account is not None  # noqa: S101  it is about a dataset
+        names = [one.name for one in self.spec.datasets]
+        monitor = next(one for one in self.spec.monitors if one.name == data.monitor)
+        units = round(data.account.charge * UNITS_PER_EPSILON)
+        most = most_moved(monitor, self.spec.source(monitor.source or ""))
+        number, _ = self.engine.deciles.salt(data.detail["request"])
+        self.deciles[number] = _Deciles(monitor, names.index(data.dataset), law_of(units, most), most)
 
 
 def prove(
@@ -397,8 +421,11 @@ def check_case(
         if test not in first.noise.tests:
             return f"the noise of the alert {alert} belongs to another test"
     for number, offset, *_ in first.noise.tests:
-        monitor = first.runs[number].monitor
+        run = first.deciles[number] if number in first.deciles else first.runs[number]
+        monitor = run.monitor
         measure = first.written[monitor.topic][offset].measure
+        if measure == OF_DECILES and number in first.deciles:
+            continue
         if measure != (monitor.tested or ""):
             return f"monitor {monitor.name} tested a query of measure {measure} at offset {offset}"
     run_words = {}
@@ -414,6 +441,8 @@ def check_case(
         run, number = first.runs[test[0]], test[-1]
         law, branch = run.mechanism.branch_laws[number], run.mechanism.branches[number]
         shifts[test] = run.shift, law, math.ceil(branch.charge_units / (UNITS_PER_EPSILON * law.rate))
+    for test in (one for one in first.noise.tests if one[0] in first.deciles):
+        shifts[test] = 0, first.deciles[test[0]].law, first.deciles[test[0]].most
     second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts), decode)
     return _difference(first.observations, second.observations) or _costs(first, second, summary)
 
@@ -449,6 +478,9 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
                 "must not: the answer moved further than declared"
             )
         costs[run.dataset] += abs(move) * law.rate
+    for test, move in second.noise.moves.items():
+        if (released := first.deciles.get(test[0])) is not None:
+            costs[released.dataset] += abs(move) * released.law.rate
     for number, (dataset, cost) in enumerate(zip(datasets, costs, strict=True)):
         if dataset.terms.kind is Kind.PURE:
             accounts = [event.data.account for event in first.events if event.data.dataset == dataset.name]

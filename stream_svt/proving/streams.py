@@ -13,10 +13,12 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from stream_svt.columns.query_batch import NO_TEXTS, QueryBatch
+from stream_svt.columns.query_batch import DECILES, NO_TEXTS, OF_DECILES, DecilesRequest, QueryBatch
 from stream_svt.columns.strings import TextCodes, TextList, TextParts, Texts
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
+from stream_svt.monitor.deciles import most_moved
 from stream_svt.monitor.operations import TO_MONITORS, Action, Command
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
 from stream_svt.privacy.loss import as_text
@@ -36,6 +38,8 @@ _COLUMNAR = 0.25
 _FEW, _MANY = (2, 12), (256, 400)
 """Rows of short and of long columnar records: the latter are tested by themselves, by all monitors in turn."""
 _SERIES = 7
+_REQUESTED = 0.05
+"""Share of requests for deciles among short records of a topic of counts; four times as many are among long ones."""
 _AT_ONCE = 70
 """Rows of a topic, on average, that are read at once at most; but at least one record is."""
 _FAR = Fraction(10) ** 12
@@ -87,12 +91,13 @@ class Row:
 class QueryRecord:
     """Rows of one dataset and timestamp; ``coded``: whether their series are entries of a dictionary.
 
-    ``measure`` is what they count; empty on query topics.
+    ``measure`` is what they count; empty on query topics. A ``request`` has deciles.
     """
 
     rows: tuple[Row, ...]
     coded: bool = False
     measure: str = ""
+    request: DecilesRequest | None = None
 
 
 Stream = Mapping[str, Sequence[QueryRecord]]
@@ -175,6 +180,10 @@ def batch_of_records(topic: str, records: Sequence[QueryRecord], first: int) -> 
     if any(batch.measures):
         of_records = [batch.measures.index(record.measure) for record in records]
         batch.measure = np.repeat(np.array(of_records), counts)
+    begins = np.cumsum([0, *counts]).tolist()
+    batch.requests = {
+        begin: one.request for begin, one in zip(begins, records, strict=False) if one.request is not None
+    }
     if any(record.coded for record in records):
         parts = [_series(coded, [*group]) for coded, group in groupby(records, lambda record: record.coded)]
         batch.series = TextParts([*chain.from_iterable(parts)])
@@ -228,12 +237,15 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
         free = not any(monitor.monotonic for monitor in monitors)
         directions.append(rng.choice([Neighbours.UP, Neighbours.DOWN] + [Neighbours.MIXED] * free))
         distances.append(int(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)) * PARTS))
-    asked = dict[str, tuple[int, int]]()
+    asked, moved_by = dict[str, tuple[int, int]](), dict[str, tuple[int, int]]()
     for known in every:
-        for monitor in (one for one in known.monitors if one.asks):
+        for monitor in (one for one in known.monitors if one.source is not None):
             step = int(monitor.granularity * PARTS)
             down, up = moves_of(known, monitor)
-            asked[monitor.tested or ""] = down * step, up * step
+            if monitor.asks:
+                asked[monitor.tested or ""] = moved_by[monitor.name] = down * step, up * step
+            elif monitor.measure is not None:  # answers that are passed on have none
+                moved_by[monitor.name] = 0, most_moved(monitor, known.source(monitor.source or "")) * step
     topics = sorted({topic for known in every for topic in known.topics()})
 
     def neighbour(stream: Stream) -> Stream:
@@ -245,7 +257,9 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
                         _moved(
                             row,
                             directions[row.dataset],
-                            asked.get(record.measure, (0, distances[row.dataset])),
+                            moved_by[record.request.monitor]
+                            if record.request
+                            else asked.get(record.measure, (0, distances[row.dataset])),
                             rng,
                         )
                         for row in record.rows
@@ -278,6 +292,7 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     measures = [name for source in sources for name in source.measure_names]
     asked = dict.fromkeys(rows_asked(monitors))
     measures += asked
+    is_counts = any(measures)  # answers that are passed on have none
     columnar = (rng.random() < _COLUMNAR and not has_layout) or bool(measures)
     options, series, sets = (rng.choice((often, often, 0.0)) for often in (0.05, 0.9, 0.9))
     options *= not has_layout
@@ -290,6 +305,9 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
         longest = _FEW if asked else _MANY  # so that many records follow each other
         size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*longest))) if columnar else 1
         head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
+        if is_counts and rng.random() < (_REQUESTED if asked else 4 * _REQUESTED):
+            records.append(_request(head, len(records), rng.choice(values), rng))
+            continue
         measure = rng.choice(measures) if measures else ""
         writer.monitors = [one for one in values if one.monitor.tested in (None, measure)] or values
         of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))
@@ -297,6 +315,15 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
             of_record = tuple(replace(row, threshold=None, monitor=None) for row in of_record)
         records.append(QueryRecord(of_record, columnar and rng.random() < 0.6, measure))
     return records
+
+
+def _request(head: Row, number: int, values: _Values, rng: RandomSource) -> QueryRecord:
+    """Return a request for deciles of what a monitor tests; some are dearer than what is left."""
+    monitor = values.monitor
+    drawn = [values.value(monitor.threshold, rng, many=False) or 0 for _ in range(DECILES)]
+    epsilon = rng.choice((1, 5, 20, 10**6)) * UNITS_PER_EPSILON // 100
+    request = DecilesRequest(f"r{number}", monitor.name, epsilon, 0, head.time_ms, DECILES)
+    return QueryRecord(tuple(replace(head, value=one) for one in drawn), measure=OF_DECILES, request=request)
 
 
 @dataclass(slots=True)

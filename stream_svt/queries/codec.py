@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.columns.query_batch import NO_TEXTS, QueryBatch
+from stream_svt.columns.query_batch import DECILES, NO_TEXTS, OF_DECILES, DecilesRequest, QueryBatch
 from stream_svt.columns.strings import TextList, TextParts
 from stream_svt.protocol.records import Headers, Integers, Record, Records
 from stream_svt.queries import counts
@@ -34,6 +35,8 @@ COUNTS_AT_ONCE: Final = 1 << 12
 
 _UNKNOWN: Final = rows_of("")
 """Stands for the monitors that are not declared."""
+
+_REQUEST: Final = msgspec.json.Decoder(DecilesRequest)
 
 _KINDS: Final = {ARROW_STREAM.encode(): "arrow", b"": "json", b"application/json": "json"}
 
@@ -71,7 +74,7 @@ class QueryDecoder:
     ) -> None:
         self.topic = topic
         self._digest = None if source is None else source.digest.encode()
-        asking = () if source is None or source.answers is not None else (*asked, _UNKNOWN)
+        asking = () if source is None or source.answers is not None else (*asked, _UNKNOWN, OF_DECILES)
         self._measures = () if source is None else (*source.measure_names, *asking)
         self._window_ms = 0 if source is None else source.every if source.answers else source.window
         self.dataset_index = index
@@ -155,8 +158,10 @@ class QueryDecoder:
         """Return the rows of records of counts, up to `COUNTS_AT_ONCE`, and the measure that each counts."""
         records = records[:COUNTS_AT_ONCE]
         stamped = records.stamped.tolist()
+        requests = dict[int, DecilesRequest]()
         found = [
-            self._measure(records.headers.get(row, ()), is_stamped) for row, is_stamped in enumerate(stamped)
+            self._measure(records.headers.get(row, ()), is_stamped, records.offset.item(row), requests)
+            for row, is_stamped in enumerate(stamped)
         ]
         refusals = [one if isinstance(one, Reason) else None for one in found]
         batch = self._decode_columnar(records, refusals, COUNTS_AT_ONCE)
@@ -169,13 +174,26 @@ class QueryDecoder:
         for row, end in pairwise([*batch.heads.tolist(), len(batch)] if batch.measures else ()):
             if (begin := counts.window_of(batch.query_id[row] or "")) is not None:
                 batch.window[row:end] = begin
+            if requests and end - row == DECILES and (request := requests.get(batch.offset.item(row))):
+                batch.requests[row] = request
         return batch
 
-    def _measure(self, headers: Headers, by_broker: bool) -> int | Reason:
-        """Return the number of the measure of a record of counts, or why it is refused."""
+    def _measure(
+        self, headers: Headers, by_broker: bool, offset: int, requests: dict[int, DecilesRequest]
+    ) -> int | Reason:
+        """Return the number of the measure of a record of counts, or why it is refused.
+
+        A request for deciles is noted in ``requests``, by the offset.
+        """
         given = dict(headers)
         if given.get(counts.SOURCE_HEADER) != self._digest or _content_type(headers) != "arrow":
             return Reason.NOT_COUNTS
+        if OF_DECILES in self._measures and (request := given.get(counts.DECILES_HEADER)) is not None:
+            try:
+                requests[offset] = _REQUEST.decode(request)
+            except msgspec.DecodeError:
+                return Reason.NOT_COUNTS
+            return Reason.BROKER_TIME if by_broker else self._measures.index(OF_DECILES)
         monitor = given.get(counts.MONITOR_HEADER)
         name = (given.get(counts.MEASURE_HEADER) or b"").decode(errors="replace")
         if monitor is not None:  # one that this version lacks tests nothing

@@ -7,7 +7,7 @@ measure, and the last row of its last record closes it. The timestamp, the end o
 
 Answers that a source passes on as they are have no measure (an empty header) and no set, ids of their own, and values
 of decimal128(38, 18). Such values have answers to the question of a monitor, too: a record of their own, after those of
-all measures, with the series that were asked.
+all measures, with the series that were asked. Nine values without series request deciles (`stream-svt look`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MEASURE_HEADER: Final = "measure"
 
 MONITOR_HEADER: Final = "monitor"
 """Header with the name of a monitor and a digest of its question, instead: the rows answer it, for it alone."""
+
+DECILES_HEADER: Final = "deciles"
+"""Header with a `DecilesRequest` as JSON, instead: the rows are the deciles of what a monitor tests."""
 
 LIST_HEADER: Final = "list"
 """Header with the digest of the names of the series."""

@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from stream_svt.columns.query_batch import QueryBatch
@@ -22,7 +23,7 @@ from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT, grid_floor
 from stream_svt.protocol.records import OneRecord
 from stream_svt.proving.streams import QueryRecord, RandomSource, Row
 from stream_svt.queries.codec import ARROW_STREAM, QueryDecoder
-from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER, SOURCE_HEADER
+from stream_svt.queries.counts import DECILES_HEADER, MEASURE_HEADER, MONITOR_HEADER, SOURCE_HEADER
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import rows_asked
@@ -122,7 +123,10 @@ class _Topic:
             content = self._arrow(record, offset, "exact" if is_answer else form)
             if self._source is not None:
                 header = MONITOR_HEADER if is_answer else MEASURE_HEADER
-                headers += (SOURCE_HEADER, self._source.digest.encode()), (header, question.encode())
+                said = (header, question.encode())
+                if record.request is not None:
+                    said = (DECILES_HEADER, msgspec.json.encode(record.request))
+                headers += (SOURCE_HEADER, self._source.digest.encode()), said
             return OneRecord(offset, head.time_ms, key, content, headers)
         if self._layout is not None and self._layout.format == "avro":
             number = chance.randrange(len(self._unions))

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
-from stream_svt.columns.query_batch import Integers
+from stream_svt.columns.query_batch import DecilesRequest, Integers
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.queries.codec import ARROW_STREAM
 from stream_svt.queries.counts import (
+    DECILES_HEADER,
     LIST_HEADER,
     MAX_BYTES,
     MAX_ROWS,
@@ -105,6 +108,15 @@ def _decimals(values: Sequence[int]) -> _Arrow:
     return pa.Array.from_buffers(pa.decimal128(38, 18), len(values), [None, pa.py_buffer(content)])
 
 
+def record_of_deciles(
+    source: SourceSpec, dataset: str, request: DecilesRequest, values: Sequence[int], tick: int
+) -> CountsRecord:
+    """Return the record of a request, with the true deciles in units of 10^-18; ``tick`` is one that was counted."""
+    headers = (*_headers(source), (DECILES_HEADER, msgspec.json.encode(request)))
+    content = _stream({"id": _constant(request.id, len(values)), "value": _decimals(values)})
+    return CountsRecord(dataset, headers, content, tick)
+
+
 class ClosedRecord(NamedTuple):
     """Counts of a closed window, of a dataset and a measure: those of some series."""
 
@@ -121,10 +133,11 @@ def closed_record(
     content: bytes | None,
     headers: Mapping[str, bytes | None],
     rows: Container[str] = (),
+    parts: int = 1,
 ) -> ClosedRecord | None:
-    """Return what a record of `records_of` says of a closed window; None for another record.
+    """Return what a record of `records_of` says of a closed window, in steps of 1 / ``parts``; None for another record.
 
-    With ``rows`` of questions whose answers are whole numbers also what a record of these answers says.
+    With ``rows`` of questions, whose answers are multiples of such a step, also what a record of these answers says.
     """
     measure = (headers.get(MEASURE_HEADER) or b"").decode()
     if (asked := (headers.get(MONITOR_HEADER) or b"").decode()) in rows:
@@ -143,7 +156,13 @@ def closed_record(
         column = table["series"].combine_chunks()
         names = column.dictionary.to_pylist()
         series = tuple(names[code] for code in column.indices.to_pylist())
-    counts = table["value"].cast(pa.int64()).to_numpy()
+    values = table["value"]
+    if parts > 1 and pa.types.is_decimal(values.type):
+        # As many digits as 2^46 steps of 12 places have.
+        values = pa.compute.multiply(
+            values.cast(pa.decimal128(28, 12)), pa.scalar(parts, pa.decimal128(5, 0))
+        )
+    counts = values.cast(pa.int64()).to_numpy()
     return ClosedRecord(window, key.decode(), measure, series, counts)
 
 

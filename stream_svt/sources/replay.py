@@ -22,7 +22,7 @@ from stream_svt.monitor.released import Alert, EventType, Lifecycle, ReleasedEve
 from stream_svt.planning.model import Workload
 from stream_svt.protocol.records import OneRecord, Records
 from stream_svt.queries.codec import QueryDecoder
-from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER, window_of
+from stream_svt.queries.counts import DECILES_HEADER, MEASURE_HEADER, MONITOR_HEADER, window_of
 from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING
@@ -247,7 +247,10 @@ class Replay:
     def play(self, records: Sequence[CountsRecord]) -> None:
         """Play the counts of a tick; at a window's close questions are asked anew, but for those with visits."""
         counts = [
-            one for one in records if dict(one.headers).get(MONITOR_HEADER, b"").decode() in ("", *self._rows)
+            one
+            for one in records
+            if (given := dict(one.headers)).get(MONITOR_HEADER, b"").decode() in ("", *self._rows)
+            and DECILES_HEADER not in given
         ]
         windows = set[int]()
         for one in counts:

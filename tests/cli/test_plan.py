@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import encoded, lifecycle
 from tests.support.openslo import SLO
 from tests.support.sources import WEB, changed
 
@@ -47,6 +49,43 @@ def test_percentiles_that_are_certain_give_no_ranges(stream_svt):
     ended = stream_svt(*BASE, *percentiles, "--uncertainty", 1)
     best = next(line for line in ended.out.splitlines() if line.startswith(">"))
     assert "(" not in best
+
+
+LOOKED = {"deciles": [-499, -499, -498, -497, -495, -490, -480, -450, -400], "scale": 90}
+ABOVE = ("--positives", "0.5%", "--above", 100)
+
+
+@pytest.fixture
+def looked(tmp_path):
+    """Return a configuration and a released look at what one of its monitors tests."""
+    (tmp_path / "web.yaml").write_text(WEB)
+    data = lifecycle("released", monitor="many-users", detail=LOOKED)
+    record = encoded(4, data, kind=EventType.DECILES, application="web")
+    (tmp_path / "look.json").write_bytes(record)
+    return "plan", "-c", tmp_path / "web.yaml", "--monitor", "many-users", "--look", tmp_path / "look.json"
+
+
+def test_a_look_takes_the_place_of_distances_below(stream_svt, looked):
+    ended = stream_svt(*looked, *ABOVE)
+    assert (ended.code, ended.err) == (0, "")
+    assert "No data was read but the look, and nothing was spent." in words(ended.out)
+    near = stream_svt(*looked[:5], *ABOVE, "--below", 10).out
+    assert near.splitlines()[2:] != ended.out.splitlines()[2:]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((*ABOVE, "--below", 10), "--look replaces --below, and needs -c FILE."),
+        (ABOVE[:2], "--look needs --positives and --above, the median distance above the threshold."),
+        ((*ABOVE[:2], "--above", "10:20,50:40"), "--look needs --positives and --above, the median"),
+        ((*ABOVE, "--monitor", "many-errors"), "is no released look at what many-errors tests."),
+    ],
+)
+def test_a_look_that_does_not_fit_is_refused(stream_svt, looked, options, says):
+    ended = stream_svt(*looked, *options)
+    assert ended.code == 2
+    assert says in words(ended.err)
 
 
 def test_with_drift_bottoms_are_retried_and_a_set_is_swept(stream_svt):

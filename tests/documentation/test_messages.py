@@ -35,6 +35,7 @@ from stream_svt.worker.ports import Reject
 from tests.documentation.pages import ROOT
 from tests.simulation.chains import give_up
 from tests.simulation.log import Broker, Entry
+from tests.support.deciles import asked_in_all_ways
 from tests.support.ended import LONG, Feed, application, written
 from tests.support.engine_play import Play, Query
 from tests.support.generated_play import GeneratedPlay, at, day
@@ -151,6 +152,7 @@ def _of_every_kind() -> Iterator[bytes]:
         _closed_for_ever(),
         *map(ended, ENDS),
         Feed(application()).read(written(application(), LONG)).play,
+        *asked_in_all_ways(),
     ]
     for play in plays:
         for event in play.events:

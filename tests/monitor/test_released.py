@@ -66,7 +66,7 @@ def play() -> Play:
 
 def test_every_type_of_event_is_seen(play):
     of_counts = {EventType.NOT_RENEWED, EventType.UNTESTED}  # see `test_not_renewed.py`
-    of_counts.add(EventType.ALERT_ENDED)  # and tests/sources/test_ends.py
+    of_counts |= {EventType.ALERT_ENDED, EventType.DECILES}  # tests/sources/test_ends.py, test_deciles.py
     assert {event.type for event in play.events} == {*EventType} - of_counts
 
 

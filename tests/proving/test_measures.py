@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.query_batch import OF_DECILES, QueryBatch
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.runs import Runs
@@ -71,7 +71,7 @@ def test_a_silence_after_an_alert_distinguishes_nothing(monkeypatch):
     source = SOURCE.replace("window: 1h", "window: 2s, every: 2s, lateness: 0s")
     for count in (2, 3):
         spec = spec_of(f"{_OFF}, mute: 300ms, not_renewed: {count}", source)
-        summary = prove(spec, sources(f"{count} silences", 3), Encoded)
+        summary = prove(spec, sources(f"{count} silences", 8), Encoded)
         assert summary.counterexample is None, summary.counterexample
     assert told[EventType.NOT_RENEWED] > 9
     assert told[EventType.UNTESTED] > 9
@@ -105,7 +105,7 @@ def test_one_unit_moves_all_counts_of_a_dataset_one_way_by_no_more_than_a_source
                     assert (row.threshold, row.monitor) == (None, None)
                     if row.value is not None and at.value is not None:
                         moves[sign * (at.value - row.value)] += 1
-    assert measures == {"visitors", "errors"}
+    assert measures == {"visitors", "errors", OF_DECILES}
     assert min(moves) == 0
     assert max(moves) == 3 * streams.PARTS
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.query_batch import OF_DECILES, QueryBatch
 from stream_svt.kafka.partitioning import Partitioning
 from stream_svt.protocol.records import LOG_APPEND_TIME, OneRecord, Records
 from stream_svt.queries import codec
@@ -20,8 +20,9 @@ from stream_svt.queries.dataset_index import DatasetIndex
 from stream_svt.queries.reasons import Reason
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.sources import SourceSpec
-from stream_svt.sources.counts import records_of, records_of_answers
+from stream_svt.sources.counts import record_of_deciles, records_of, records_of_answers
 from tests.support.counts import HOUR_MS, PAGES, SOURCE, TOPIC, VISITORS, WINDOW_MS, Counts, counting, hours
+from tests.support.deciles import ONE, PARTS
 from tests.support.sources import ANSWERS
 
 (REQUESTS,) = counting(VISITORS).sources
@@ -86,6 +87,43 @@ def test_another_sources_record_and_one_at_a_brokers_time_are_refused_and_distur
     batch = decode([GOOD.at(6), record, GOOD.at(8)])
     assert (batch.rejects, {*batch.offset.tolist()}) == ([(7, reason)], {6, 8})
     assert {*of_measures(batch)} == {"errors"}
+
+
+def asking(**changes: Any) -> OneRecord:
+    """Return a request for deciles, with other headers, values or time type."""
+    request, values = changes.pop("request", ONE), changes.pop("values", [*range(9)])
+    made = record_of_deciles(REQUESTS, "a", request, [one * PARTS for one in values], GOOD.tick)
+    headers = [(name, changes.get(name, value)) for name, value in made.headers]
+    return OneRecord(7, GOOD.tick, b"a", made.content, headers)
+
+
+def test_a_request_for_deciles_is_for_no_monitors_queries():
+    batch = decode([GOOD.at(6), asking(), GOOD.at(8)])
+    rows = len(GOOD.values) + 1  # with the one that closes the set
+    assert batch.requests == {rows: ONE}
+    assert of_measures(batch) == ["errors"] * rows + [OF_DECILES] * 9 + ["errors"] * rows
+    assert batch.whole[rows : rows + 9].tolist() == [*range(9)]
+    ends = [rows, rows + 9, 2 * rows + 9]
+    assert [batch.of_one_measure(start, ends[2]) for start in (0, *ends[:2])] == ends
+
+
+@pytest.mark.parametrize("values", [[], [0] * 8, [0] * 10])
+def test_a_request_with_another_number_of_values_is_not_heard(values):
+    batch = decode([asking(values=values)])
+    assert (batch.requests, batch.end) == ({}, 8)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"{}", b"[]", b"\xff", b'{"id":"","monitor":"m0","epsilon":1,"from_ms":1,"until_ms":2,"values":1}']
+    + [
+        b'{"id":"a","monitor":"m0","epsilon":%s,"from_ms":1,"until_ms":2,"values":1}' % number
+        for number in (b"0", b"-1", b"0.5", b"1e400", b"99999999999999999999", b"null")
+    ],
+)
+def test_a_malformed_request_is_refused(header):
+    batch = decode([asking(deciles=header)])
+    assert (len(batch), batch.rejects, batch.requests) == (0, [(7, Reason.NOT_COUNTS)], {})
 
 
 def test_the_digest_is_of_what_never_changes_so_that_new_names_are_read_at_once():

@@ -222,9 +222,9 @@ class Counting(Scene):
 
 
 def name_of(record: Any) -> str:
-    """Return the monitor or measure that a record of counts is for."""
+    """Return the monitor or measure that a record of counts is for; nothing for a look."""
     headers = dict(record.headers)
-    return (headers.get("monitor") or headers["measure"]).decode().partition(" ")[0]
+    return (headers.get("monitor") or headers.get("measure", b"")).decode().partition(" ")[0]
 
 
 def decoded(record: Any) -> Iterable[Answer]:

@@ -1,0 +1,99 @@
+"""NoisyDeciles: nine deciles of what a monitor tests about closed windows, with noise, for one charge.
+
+The deciles are values at fixed ranks of all values. If one unit moves each value by -a to b steps, in however many
+series and windows, it moves a value of a fixed rank by -a to b, too. So nine of them have an L1 sensitivity of 9 d
+steps, d = max(a, b), and each gets two-sided geometric noise of scale 9 d / epsilon (Ghosh, Roughgarden & Sundararajan
+2009, the discrete form of Dwork et al. 2006): together they cost epsilon. Sorting them afterwards costs nothing. The
+noise is a function of the shard's key and of the id and position of the request: a record that is read again has the
+same.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from stream_svt.columns.query_batch import DECILES, DecilesRequest, QueryBatch
+from stream_svt.errors import BudgetExceeded
+from stream_svt.mechanisms.grid import Integers, grid_sensitivity
+from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
+from stream_svt.mechanisms.sampler import Identity, Sampler
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.state.accounts import Accounts
+from stream_svt.privacy.loss import Kind
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.sources import SourceSpec
+
+
+def law_of(epsilon_units: int, most: int) -> Law:
+    """Return the law of the noise of each decile; ``most``: grid steps by which one unit moves a value, at most."""
+    return Law(Noise.LAPLACE, Fraction(epsilon_units, UNITS_PER_EPSILON * DECILES * most))
+
+
+def most_moved(monitor: MonitorSpec, source: SourceSpec) -> int:
+    """Return by how many grid steps one unit moves a value that a monitor tests, at most.
+
+    A count moves by the most of its own measure: the monitor's sensitivity is the largest of all measures.
+    """
+    if monitor.asks:
+        return max(monitor.question(source).moves)
+    most = next(one.at_most for one in source.measures if one.name == monitor.measure)
+    return grid_sensitivity(Fraction(most), monitor.granularity)
+
+
+class NoisyDeciles:
+    """Releases the deciles of a shard; ``key`` is the shard's secret."""
+
+    def __init__(self, key: bytes, accounts: Accounts, sampler: Sampler) -> None:
+        self._key = hmac.digest(key, b"stream-svt deciles", "sha256")
+        self._accounts, self._sampler = accounts, sampler
+
+    def salt(self, request: str) -> tuple[int, int]:
+        """Return the salt of the noise of a request, by its id."""
+        digest = hmac.digest(self._key, request.encode(), "sha256")
+        return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+    def release(self, batch: QueryBatch, row: int, runners: Mapping[str, Runner]) -> None:
+        """Charge for the request whose record begins with a row, and release its deciles; or refuse it, for nothing."""
+        request, number, accounts = batch.requests[row], int(batch.dataset[row]), self._accounts
+        account, runner = accounts.account(number), runners.get(request.monitor)
+        detail: dict[str, Any] = {"request": request.id, "from": request.from_ms, "until": request.until_ms}
+        detail |= {"values": request.values, "deciles": [], "scale": 0.0}
+        if runner is None or not runner.runs.covers[number] or runner.spec.topic != batch.topic:
+            accounts.announce(EventType.DECILES, account, "no-monitor", request.monitor, **detail)
+            return
+        account, run_state = accounts.to_change(request.monitor, number)
+        reason = "released" if account.ledger.kind is Kind.PURE else "rho"
+        try:
+            if reason == "released":
+                account.ledger.charge(request.epsilon)
+                run_state.spent += request.epsilon
+                detail |= self._found(batch, row, request, runner)
+        except BudgetExceeded:
+            reason = "budget"
+        charge = request.epsilon if reason == "released" else 0
+        accounts.announce(
+            EventType.DECILES, account, reason, request.monitor, run_state.run, charge, **detail
+        )
+
+    def _found(self, batch: QueryBatch, row: int, request: DecilesRequest, runner: Runner) -> dict[str, Any]:
+        spec, plan = runner.spec, runner.runs.plan
+        source = next(one for one in self._accounts.sources if one.name == spec.source)
+        law = law_of(request.epsilon, most_moved(spec, source))
+        noisy = self._noisy(batch, row, law, plan.grid.values(batch, row, row + DECILES))
+        return {
+            "deciles": [float(one * spec.granularity - spec.threshold) for one in noisy],
+            "scale": float(spec.granularity / law.rate),
+        }
+
+    def _noisy(self, batch: QueryBatch, row: int, law: Law, values: Integers) -> list[int]:
+        rows = np.arange(DECILES, dtype=np.int64)
+        salt, offset = self.salt(batch.requests[row].id), int(batch.offset[row])
+        noise = self._sampler.draw(law, Identity(salt, offset, rows, 0, 0, values))
+        return sorted((values + noise).tolist())
