@@ -56,9 +56,8 @@ def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: Sou
     text = f"Its alerts about one dataset cost at most {cost}."
     if renewal is not None:
         text = (
-            f"With one run a period: {cost} in any {in_words(renewal.per_ms)} for one `{source.unit}`, unless an "
-            "operator resamples it; never more than the limit. "
-            f"Periods of {in_words(renewal.length_ms)}."
+            f"With one run in each period of {in_words(renewal.length_ms)}: {cost} in any {in_words(renewal.per_ms)} "
+            f"for one `{source.unit}`. Runs that an operator resamples cost more, within the limit."
         )
     ends = (
         "the next period begins or an operator resamples it" if terms.pattern else "an operator resamples it"
@@ -67,5 +66,5 @@ def price(monitor: MonitorSpec, detect: DetectOptions, terms: Terms, source: Sou
     cutoff = detect.model_copy(update={"alerts": more}).cutoff(source.period_ms)
     if (solved := solve(replace(SolvedRun.by(monitor, detect).of, cutoff=cutoff))) is not None:
         units = monitor.price_with(kind, cutoff=cutoff, epsilon=solved[0], split=solved[1])
-        text += f" {counted(more, 'alert')}: {amount_text(periods * units, kind)}."
+        text += f" With {counted(more, 'alert')}: {amount_text(periods * units, kind)}."
     return text

@@ -432,7 +432,7 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
             message += (
                 " would be exhausted at their first query. Raise the limit, lower an epsilon or the alerts of"
             )
-            remedy = "detect, or let fewer monitors"
+            remedy = "detect, raise surely_from, or let fewer monitors"
             yield ("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset"
 
 

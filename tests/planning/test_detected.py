@@ -43,9 +43,8 @@ def test_odds_waste_and_price_are_said_once():
         "Adds": "noise of scale 19.8 to each test, 13.5 to the threshold.",
         "Wastes": "1 alert in 10 at most, on average, on values at or below the threshold.",
         "Reports": "5 alerts in one run; then it stops until the next period begins or an operator resamples it. "
-        "With one run a period: epsilon 0.978 in any 30 days for one `user`, unless an operator resamples it; never "
-        "more than the limit. Periods of 15 days. "
-        "100 alerts: epsilon 5.43.",
+        "With one run in each period of 15 days: epsilon 0.978 in any 30 days for one `user`. Runs that an operator "
+        "resamples cost more, within the limit. With 100 alerts: epsilon 5.43.",
         "Mutes": "a series after its alert, as long as the dataset lives.",
     }
 
@@ -75,9 +74,9 @@ def test_a_dataset_whose_limit_does_not_renew_has_a_price():
     assert said.startswith(
         "10 alerts in one run; then it stops until an operator resamples it. Its alerts about one "
     )
-    assert "cost at most epsilon 0.575. 100 alerts: epsilon 3.46." in said
+    assert "cost at most epsilon 0.575. With 100 alerts: epsilon 3.46." in said
     rho = parts(spec(once, "name: web, limit: {rho: 4}", "web"))["Reports"]
     [monitor] = spec(once, "name: web, limit: {rho: 4}", "web").monitors
     assert isinstance(monitor, MonitorSpec)
     assert monitor.run_price(Kind.ZCDP) < to_units(monitor.epsilon**2 / 2, Kind.ZCDP)
-    assert re.search(r"dataset cost at most rho 0\.\d+\. 100 alerts: rho", rho)
+    assert re.search(r"dataset cost at most rho 0\.\d+\. With 100 alerts: rho", rho)
