@@ -149,7 +149,7 @@ def test_the_page_about_raw_events_says_from_where_on_its_first_monitor_is_sure(
     assert len(text.splitlines()) == 21  # twenty, and the name of the file
     minutes = text.replace("window: 1h", "window: 1m")
     load_spec(minutes.replace("epsilon: 4, per", "epsilon: 6, per"))
-    with pytest.raises(ConfigError, match="cannot pay: .*raise surely_from"):
+    with pytest.raises(ConfigError, match=r"cannot pay: .*raise surely_from"):
         load_spec(minutes.replace("epsilon: 4, per", "epsilon: 5, per"))
 
 
