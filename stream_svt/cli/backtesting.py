@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from stream_svt.cli import common
 from stream_svt.cli.common import option
 from stream_svt.cli.planning import belief_of, belief_options
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import ConfigError, MisuseError, Problem
 from stream_svt.terminal import say, say_lines, say_progress
 from stream_svt.wording import counted
 
 if TYPE_CHECKING:
     from stream_svt.settings.monitors import MonitorSpec
     from stream_svt.settings.sources import SourceSpec
+    from stream_svt.sources.replay import Replay
 
 _PROGRESS_SECONDS = 2.0
+
+_FORMATS = (".svg", ".png", ".pdf")
 
 _SENSITIVE = """The report is as sensitive as the data. Settings tuned on it reveal data: the guarantee does not cover
 them."""
@@ -54,6 +57,7 @@ def value(text: str) -> Fraction:
 @common.file_option(
     "--output", "New file of the report; - to print it. Default: backtest-APPLICATION.txt.", metavar="FILE"
 )
+@common.file_option("--plot", "Draw it in this new file, too: .svg, .png or .pdf.", metavar="FILE")
 def backtest(
     path: Path,
     since: float,
@@ -61,6 +65,7 @@ def backtest(
     draws: int,
     surely_from: Fraction | None,
     output: Path | None,
+    plot: Path | None,
     synthetic: bool,
     **believed: Any,  # noqa: ANN401  a share and margins
 ) -> None:
@@ -85,16 +90,9 @@ def backtest(
         raise click.UsageError(f"--monitor must be one of {', '.join(one.name for one in of_sources)}.")
     if (synthetic or surely_from is not None) and len(chosen) > 1:
         raise click.UsageError("--synthetic and --surely-from are for one monitor: name it with --monitor.")
-    if synthetic:
-        [one], belief = chosen, belief_of(**believed).central(1)
-        source, levels = counting[one.source or ""], {one.name: _level(one, surely_from)}
-        note = _announce(source, since, draws)
-        replay = backtesting.synthesize(config, source, int(since * 1000), levels, draws, belief, note)
-        say("Values as believed, each by itself. No data was read, and nothing was spent.")
-        say_lines("\n".join(["", *backtesting.table(replay, [one.name])]))
-        return
-    if any(one is not None for one in believed.values()):
+    if not synthetic and any(one is not None for one in believed.values()):
         raise click.UsageError("--positives, --above and --below need --synthetic.")
+    replays: list[tuple[Replay, list[str]]] = []
     output = output or Path(f"backtest-{config.spec.application}.txt")
 
     def lines() -> Iterator[str]:
@@ -104,25 +102,74 @@ def backtest(
             played = (config, source, int(since * 1000), levels, draws, _announce(source, since, draws))
             replay, covered = asyncio.run(backtesting.backtest(*played))
             names = [one.name for one in chosen if one.source == source.name]
+            replays.append((replay, names))
             yield from ("", *covered, "", *backtesting.table(replay, names))
 
-    if str(output) == "-":
-        say_lines("\n".join(lines()))
-        return
     with ExitStack() as stack:
-        try:
-            file = stack.enter_context(backtesting.private_file(output))
-        except FileExistsError:
-            problem = f"--output: {output} is there; remove it, or name another file."
-            raise click.UsageError(problem) from None
-        except OSError as error:
-            raise click.UsageError(f"--output: {output}: {error.strerror}.") from None
-        file.writelines(f"{one}\n" for one in lines())
+        draw = _picture(stack, plot, f"Backtest of {config.spec.application}", len(chosen))
+        if synthetic:
+            [one], belief = chosen, belief_of(**believed).central(1)
+            source, levels = counting[one.source or ""], {one.name: _level(one, surely_from)}
+            note = _announce(source, since, draws)
+            replay = backtesting.synthesize(config, source, int(since * 1000), levels, draws, belief, note)
+            draw([(replay, [one.name])], "on values as believed; no data was read")
+            say("Values as believed, each by itself. No data was read, and nothing was spent.")
+            say_lines("\n".join(["", *backtesting.table(replay, [one.name])]))
+            return
+        if str(output) == "-":
+            text = "\n".join(lines())
+        else:
+            file, text = _new(stack, "--output", output), ""
+            file.writelines(f"{one}\n".encode() for one in lines())
+        draw(replays, "as sensitive as the raw events")
+    if text:
+        say_lines(text)
+        return
+    drawn = "" if plot is None else f" and the picture to {plot}"
     say(
         f"Read what topics retain of {', '.join(dict.fromkeys(one.source or '' for one in chosen))}, and wrote the "
-        f"report to {output}, for its owner alone."
+        f"report to {output}{drawn}, for {'their' if drawn else 'its'} owner alone."
     )
     say_lines(_SENSITIVE)
+
+
+def _new(stack: ExitStack, key: str, path: Path) -> BinaryIO:
+    """Create a file for its owner alone, which is removed if the stack ends with an error."""
+    from stream_svt.operate.backtesting import private_file
+
+    try:
+        return stack.enter_context(private_file(path))
+    except FileExistsError:
+        raise click.UsageError(f"{key}: {path} is there; remove it, or name another file.") from None
+    except OSError as error:
+        raise click.UsageError(f"{key}: {path}: {error.strerror}.") from None
+
+
+def _picture(
+    stack: ExitStack, path: Path | None, head: str, monitors: int
+) -> Callable[[Sequence[tuple[Replay, list[str]]], str], None]:
+    """Create the file of a picture, if there is to be one; return what draws replays in it."""
+    from stream_svt.operate import backtest_plot
+
+    if path is None:
+        return lambda _, __: None
+    if path.suffix not in _FORMATS:
+        raise click.UsageError(f"--plot: {path} must end in {', '.join(_FORMATS)}.")
+    if monitors > backtest_plot.MOST:
+        raise click.UsageError(
+            f"--plot is for {backtest_plot.MOST} monitors at most, of {monitors}: name one with --monitor."
+        )
+    try:
+        backtest_plot.new_figure(1, 1)
+    except MisuseError as error:
+        raise click.UsageError(f"--plot: {error}.") from None
+    file = _new(stack, "--plot", path)
+
+    def draw(replays: Sequence[tuple[Replay, list[str]]], about: str) -> None:
+        figure = backtest_plot.draw(replays, f"{head}: {about}")
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
+
+    return draw
 
 
 def _is_terminal() -> bool:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 from aiokafka import TopicPartition
@@ -259,9 +259,9 @@ def _ranged(numbers: Sequence[int]) -> str:
 
 
 @contextmanager
-def private_file(path: Path) -> Iterator[TextIO]:
+def private_file(path: Path) -> Iterator[BinaryIO]:
     """Create a file for its owner alone, and remove it after an error; OSError if there is one of the name."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
         try:
             yield output
         except BaseException:

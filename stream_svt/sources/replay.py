@@ -89,6 +89,21 @@ class Score(NamedTuple):
         return [self.incidents - sum(one) for one in explained]
 
 
+class Outcome(NamedTuple):
+    """What became of incidents in a draw: cell and window of their begins, and which were found, muted and idle.
+
+    ``delays`` are those of the incidents found; ``false`` says which of the ``alerts``, cell and window, are false.
+    """
+
+    begins: Integers
+    found: Mask
+    muted: Mask
+    idle: Mask
+    delays: Integers
+    alerts: Integers
+    false: Mask
+
+
 @dataclass
 class Draw:
     """What one draw of noise reported. A cell is a series of a dataset.
@@ -98,12 +113,14 @@ class Draw:
         spent: How long (ms) each ledger had lasted when the monitor found it spent, or stopped.
         mutes: Cell and window from which a mute holds, and until which.
         idle: From when, and until when, the monitor had no run of a dataset: as `by_dataset` orders.
+        charges: Windows, and the parts of a dataset's limit that were charged then.
     """
 
     alerts: list[int] = field(default_factory=list)
     spent: list[int] = field(default_factory=list)
     mutes: list[tuple[int, int]] = field(default_factory=list)
     idle: list[tuple[int, int]] = field(default_factory=list)
+    charges: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -134,7 +151,20 @@ class Track:
             reached.append(np.flatnonzero(values.known & (values.steps >= least)) << _NUMBER | number)
 
     def score(self, windows: int) -> Score:
-        """Return the scores of the first ``windows``: an incident is a maximal run of windows of a cell.
+        """Return the scores of the first ``windows``."""
+        score = Score(0, [], [], [], [], [], [])
+        for one in self.outcomes(windows):
+            score = score._replace(incidents=len(one.begins))
+            score.alerts.append(len(one.alerts))
+            score.found.append(int(one.found.sum()))
+            score.muted.append(int(one.muted.sum()))
+            score.unbudgeted.append(int(one.idle.sum()))
+            score.false.append(int(one.false.sum()))
+            score.delays.extend(one.delays.tolist())
+        return score
+
+    def outcomes(self, windows: int) -> Iterator[Outcome]:
+        """Yield the outcomes of each draw in the first ``windows``: an incident is a maximal run of windows of a cell.
 
         An alert is about an incident if it is no later, and in the run of windows at the threshold that has both.
         """
@@ -142,7 +172,6 @@ class Track:
         begins, ends = high[np.diff(high, prepend=-2) != 1], high[np.diff(high, append=-2) != 1]
         rises = low[np.diff(low, prepend=-2) != 1]
         rises = rises[rises.searchsorted(begins, side="right") - 1]
-        score = Score(len(begins), [], [], [], [], [], [])
         for draw in self.draws:
             alerts = np.sort(np.array(draw.alerts, np.int64))
             alerts = alerts[alerts & _WINDOW < windows]
@@ -150,13 +179,13 @@ class Track:
             found = first <= ends
             muted = ~found & _within(begins, draw.mutes)
             idle = ~found & ~muted & _within(by_dataset(begins, self.series), draw.idle)
-            score.alerts.append(len(alerts))
-            score.found.append(int(found.sum()))
-            score.muted.append(int(muted.sum()))
-            score.unbudgeted.append(int(idle.sum()))
-            score.false.append(int((~np.isin(alerts, low)).sum()))
-            score.delays.extend((first - begins)[found].tolist())
-        return score
+            delays = (first - begins)[found]
+            yield Outcome(begins, found, muted, idle, delays, alerts, ~np.isin(alerts, low))
+
+
+def window_numbers(places: Integers) -> Integers:
+    """Return the windows of cells and windows."""
+    return places & _WINDOW
 
 
 def by_dataset(place: _Places, series: int) -> _Places:
@@ -189,6 +218,7 @@ class Replay:
         tracks: What was asked and reported, by monitor.
         datasets: Those that may have such windows, by name; nothing of their budgets is spent at the begin.
         windows: Number of windows from the first to the last that was closed.
+        periods: Numbers of the windows with which datasets begin.
     """
 
     def __init__(
@@ -223,6 +253,7 @@ class Replay:
             numbers = [*period]
             for place, name in enumerate(self._names(numbers[0][1])):
                 self._places[name] = (place, numbers[0][0], numbers[-1][0] + 1)
+        self.periods = sorted({begin for _, begin, _ in self._places.values()})
         self._back_ms = source.window * max(
             (one.question.look_back for one in self.tracks.values() if one.question), default=0
         )
@@ -338,6 +369,9 @@ class Replay:
         if data.monitor not in self.tracks or data.dataset not in self._places:
             return
         track, place = self.tracks[data.monitor], self._places[data.dataset]
+        if data.account is not None and data.account.charge:
+            number = min(self._number(tick, self._clock.closes_after_ms), place[2] - 1)
+            track.draws[draw].charges.append((number, data.account.charge / data.account.limit))
         if isinstance(data, Alert):
             self._note_alert(track.draws[draw], data, place)
         elif event.type is EventType.ALERT_ENDED:

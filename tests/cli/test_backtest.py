@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_believed_values_are_played_without_brokers_and_files(file, stream_svt):
         (BELIEF, "--positives, --above and --below need --synthetic."),
         (("--surely-from", "high"), "'high' is not a number such as 700."),
         (("--output", "missing/report.txt"), "--output: missing/report.txt: No such file or directory."),
+        (("--plot", "web.txt"), "--plot: web.txt must end in .svg, .png, .pdf."),
+        (("--plot", "missing/plot.svg"), "--plot: missing/plot.svg: No such file or directory."),
         (("--output", "web.yaml"), "--output: web.yaml is there; remove it, or name another file."),
     ],
 )
@@ -51,6 +54,51 @@ def test_what_contradicts_is_refused(file, stream_svt, options, why):
     ended = stream_svt("backtest", "-c", file, *options)
     assert ended.code == 2
     assert why in ended.err
+
+
+SYNTHETIC = ("--monitor", "many-users", "--from", "1d", "--draws", 2, "--synthetic", *BELIEF)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_a_picture_is_for_its_owner_alone_and_replaces_no_file(file, stream_svt, suffix, start):
+    plot = file.parent / f"plot.{suffix}"
+    ended = stream_svt("backtest", "-c", file, *SYNTHETIC, "--plot", plot)
+    assert ended.code == 0
+    assert plot.read_bytes().startswith(start)
+    assert plot.stat().st_mode & 0o777 == 0o600
+    again = stream_svt("backtest", "-c", file, *SYNTHETIC, "--plot", plot)
+    assert again.code == 2
+    assert f"--plot: {plot} is there; remove it, or name another file." in again.err
+    assert plot.read_bytes().startswith(start)
+
+
+def test_a_picture_says_what_it_shows(file, stream_svt):
+    ended = stream_svt("backtest", "-c", file, *SYNTHETIC, "--plot", file.parent / "plot.svg")
+    assert ended.code == 0
+    text = (file.parent / "plot.svg").read_text()
+    assert "<!-- Backtest of web: on values as believed; no data was read -->" in text
+    assert not {"private", "epsilon", "guarantee"} & {word.strip(".,:;") for word in text.lower().split()}
+
+
+def test_after_an_error_no_picture_is_left(file, stream_svt, monkeypatch):
+    def breaks(*_: object) -> None:
+        raise StreamSvtError("it broke")
+
+    monkeypatch.setattr("stream_svt.operate.backtest_plot.draw", breaks)
+    assert stream_svt("backtest", "-c", file, *SYNTHETIC, "--plot", "plot.svg").code == 1
+    assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
+
+
+def test_a_picture_needs_matplotlib_and_has_few_monitors_before_anything_is_played(
+    file, stream_svt, monkeypatch
+):
+    monkeypatch.setattr("stream_svt.operate.backtest_plot.MOST", 1)
+    many = stream_svt("backtest", "-c", file, "--plot", "plot.svg")
+    assert (many.code, "--plot is for 1 monitors at most, of 2: name one" in many.err) == (2, True)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ended = stream_svt("backtest", "-c", file, *SYNTHETIC, "--plot", "plot.svg")
+    assert (ended.code, "--plot: a plot needs matplotlib, which is not installed" in ended.err) == (2, True)
+    assert [one.name for one in file.parent.iterdir()] == ["web.yaml"]
 
 
 def test_monitors_of_query_topics_are_refused(config, stream_svt):

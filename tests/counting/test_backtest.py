@@ -141,10 +141,11 @@ async def test_a_replay_tests_the_live_counts_and_answers_from_raw_events_and_fr
 async def test_what_depends_on_events_is_in_the_owners_file_alone(backtests, caplog):
     caplog.set_level(logging.DEBUG)
     scene, said = backtests.scene, list[str]()
-    for name in ("first.txt", "again.txt"):
-        ended = await backtests("--output", name, "--from", "1h")
-        file = backtests.directory / name
-        assert (ended.code, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
+    for name in ("first", "again"):
+        files = f"{name}.txt", f"{name}.svg"
+        ended = await backtests("--output", files[0], "--plot", files[1], "--from", "1h")
+        modes = [stat.S_IMODE((backtests.directory / one).stat().st_mode) for one in files]
+        assert (ended.code, modes) == (0, [0o600, 0o600])
         said.append((ended.out + ended.err).replace(name, "FILE"))
         await scene.visit(300, "quarry", "more")  # a neighbour, and more
     assert said[0] == said[1]
@@ -153,6 +154,9 @@ async def test_what_depends_on_events_is_in_the_owners_file_alone(backtests, cap
     words = {*PAGES.split(", "), *values, "incident", "u0", "shop"}
     logged = " ".join(one.getMessage() for one in caplog.records if one.name.startswith("stream_svt"))
     assert not {one for one in words if re.search(rf"\b{one}\b", logged + said[0])}
+    assert "and the picture to FILE.svg, for their owner alone" in " ".join(said[0].split())
+    picture = (backtests.directory / "first.svg").read_text()
+    assert "as sensitive as the raw events" in picture
     ended = await backtests("--output", "first.txt")
     assert (ended.code, "is there" in ended.err) == (2, True)
     printed = await backtests("--output", "-", "--monitor", "many", "--surely-from", "120")
@@ -160,7 +164,9 @@ async def test_what_depends_on_events_is_in_the_owners_file_alone(backtests, cap
     assert ["many", "120"] in rows
     assert "lasting" not in printed.out
     assert sorted(one.name for one in backtests.directory.iterdir()) == [
+        "again.svg",
         "again.txt",
+        "first.svg",
         "first.txt",
         "monitors.yaml",
     ]

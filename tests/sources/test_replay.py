@@ -212,6 +212,12 @@ def test_each_period_has_a_whole_ledger_also_before_the_first_that_is_declared()
     # The other monitor's run has half of the limit: this one has a run of five alerts, and is told so an hour later.
     assert track.score(flood.windows).alerts == [5, 5, 5]
     assert [draw.spent for draw in track.draws] == [[2 * HOUR_MS + 60_000]] * 3
+    assert flood.periods[:2] == [0, 24]
+    # A run costs half of the limit: a seventh of it with its threshold, the rest with its alerts.
+    for draw in track.draws:
+        assert [number for number, _ in draw.charges] == [0] * 6 + [24]
+        parts = [part for _, part in draw.charges]
+        assert (sum(parts[:6]), parts[6]) == (pytest.approx(0.5), parts[0])
     again = play(spec_of(), peaks(*((window, page) for window in (2, 26) for page in range(5))))
     assert again.tracks["many-users"].score(again.windows).found == [10, 10, 10]
 
