@@ -41,7 +41,7 @@ def explain_alert(spec: ApplicationSpec, event: Event[Any]) -> list[str]:
     estimate = "none, without a bound" if alert.estimate is None else f"{turn * alert.estimate:,.6g}"
     severity = f"; severity {alert.severity}" if alert.severity else ""
     parts = {
-        "Found": f"{_found(spec, alert, declared)}, was found {beside} {_text(turn * alert.threshold)}.",
+        "Found": f"{_found(spec, alert, declared)} was found {beside} {_text(turn * alert.threshold)}.",
         "Estimate": f"{estimate}{severity}.",
         "Bound": _bound(alert, is_end=is_end),
     }
@@ -55,6 +55,7 @@ def explain_alert(spec: ApplicationSpec, event: Event[Any]) -> list[str]:
         which = f"monitor {alert.monitor} otherwise" if declared else f"no monitor {alert.monitor}"
         found = f"and this was tested with digest {alert.spec_hash}"
         parts["Odds"] = f"unknown: the file declares {which}, {found}. Give the file of that time."
+    parts["Protects"] = _protects(spec, alert.dataset)
     account, until = alert.account, alert.muted_until
     charge = f"{account.measure} {account.charge:.9g}" if account.charge > 0 else "paid with its run"
     parts["Price"] = (
@@ -145,8 +146,14 @@ def _found(spec: ApplicationSpec, alert: Alert, monitor: MonitorSpec | None) -> 
             what = f"{asked} ({measure.name} of source {source.name}: {kind})"
         when = _when(source, alert, question)
     series = "" if alert.series is None else f" of series {alert.series}"
-    unit = "" if (dataset := spec.find(alert.dataset)) is None else f" ({dataset.terms.unit})"
-    return f"{what}{series}{when}, in dataset {alert.dataset}{unit}"
+    return f"{what}{series}{when}"
+
+
+def _protects(spec: ApplicationSpec, name: str) -> str:
+    """Return the privacy unit of a dataset."""
+    if (found := spec.find(name)) is None:
+        return f"unknown: the file does not declare dataset {name}."
+    return f"{found.terms.unit}, in dataset {name}."
 
 
 def _when(source: SourceSpec, alert: Alert, question: Question | None) -> str:
@@ -156,10 +163,11 @@ def _when(source: SourceSpec, alert: Alert, question: Question | None) -> str:
         begin, tick = (
             round(datetime.fromisoformat(one).timestamp()) for one in alert.position.window.split("/")
         )
-        until = f", as of {utc(1000 * tick)}" if source.ask == "tick" else ""
         first, oldest = (1000 * begin - count * source.window for count in (earlier, look_back))
+        until = f", as of {utc(1000 * tick)}" if source.ask == "tick" else ""
         usual = f", compared with windows back to {utc(oldest)}" if oldest < first else ""
-        return f" from {utc(first)} to {utc(1000 * begin + source.window)}{until}{usual}"
+        more = f"{until}{usual}," if until or usual else ""
+        return f" from {utc(first)} to {utc(1000 * begin + source.window)}{more}"
     return ""
 
 

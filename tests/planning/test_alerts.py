@@ -57,8 +57,7 @@ def test_it_names_the_count_the_series_and_the_window() -> None:
     found = explained()["Found"]
     assert found.startswith(
         "the number of different `user` (measure visitors of source requests) of series /cart from 2026-11-28 09:00:00 "
-        "UTC to 2026-11-28 10:00:00 UTC, in dataset web-2026-11-28 (all events of one `user` in a day), was found "
-        "above 500."
+        "UTC to 2026-11-28 10:00:00 UTC was found above 500."
     )
     parts = explained(severity="page", bound=540.0)
     assert [*parts][:3] == ["Found", "Estimate", "Bound"]
@@ -68,21 +67,19 @@ def test_it_names_the_count_the_series_and_the_window() -> None:
         "with noise of scale 10 the value was 12 above the noisy threshold: 500, plus a correction of 60, plus noise "
         "of scale 10."
     )
+    assert explained(dataset="gone")["Protects"] == "unknown: the file does not declare dataset gone."
     assert explained(estimate=796.223515789)["Estimate"] == "796.224."
     assert explained(estimate=None)["Estimate"] == "none, without a bound."
     several = ("{name: visitors}", "{name: visitors, of: {events: {at_most: 7}}}")
     assert explained(changed(several))["Found"].startswith("the number of events, 7 of each `user` at most (")
     ticking = explained(changed(("window: 1h", "window: 1h\n    ask: tick")))["Found"]
-    assert "10:00:00 UTC, as of 2026-11-28 10:01:00 UTC, in" in ticking
+    assert "10:00:00 UTC, as of 2026-11-28 10:01:00 UTC, was" in ticking
 
 
 def test_answers_of_a_topic_and_of_a_source_are_named_by_their_id() -> None:
-    found = explained(ANSWERS, dataset="north", position=Position("shop.hits.counts", 0, -1, 3, "q1"))[
-        "Found"
-    ]
-    assert found.startswith(
-        "the answer q1 of shop.hits.counts of series /cart, in dataset north (one user), was"
-    )
+    parts = explained(ANSWERS, dataset="north", position=Position("shop.hits.counts", 0, -1, 3, "q1"))
+    assert parts["Found"].startswith("the answer q1 of shop.hits.counts of series /cart was")
+    assert parts["Protects"] == "one user, in dataset north."
 
 
 def often(odds: str) -> list[float]:
@@ -166,9 +163,9 @@ def test_a_question_is_named_as_check_names_it_with_the_time_of_all_windows_read
     assert asked[0].startswith("the 4th largest of 5 windows of the smaller of the means over 1h and 6h of ")
     assert f"many-users tests {asked[0]}: one `user` moves" in "\n".join(explain_sources(spec.at(NOW_MS)))
     # Four earlier windows of `for`, of which the first reads five more of the long mean.
-    assert asked[2].startswith("from 2026-11-28 00:00:00 UTC to 2026-11-28 10:00:00 UTC, in dataset")
+    assert asked[2].startswith("from 2026-11-28 00:00:00 UTC to 2026-11-28 10:00:00 UTC was found")
     plain = explained(changed(("threshold: 500, mute", "threshold: 500, for: 3, mute")))["Found"]
-    assert "from 2026-11-28 07:00:00 UTC to 2026-11-28 10:00:00 UTC, in" in plain
+    assert "from 2026-11-28 07:00:00 UTC to 2026-11-28 10:00:00 UTC was" in plain
 
 
 def test_what_is_usual_names_how_far_back_it_compares() -> None:
@@ -182,7 +179,7 @@ def test_what_is_usual_names_how_far_back_it_compares() -> None:
         "visitors, less its mean of 2 times every 1w before (visitors of source requests: "
     )
     times = "from 2026-11-28 09:00:00 UTC to 2026-11-28 10:00:00 UTC"
-    assert f"{times}, compared with windows back to 2026-11-14 09:00:00 UTC, in dataset" in found
+    assert f"{times}, compared with windows back to 2026-11-14 09:00:00 UTC, was found" in found
 
 
 def test_values_have_the_digits_that_the_noise_has() -> None:
@@ -219,7 +216,7 @@ def test_the_end_of_an_incident_is_explained_with_the_sides_of_an_alert_turned()
     assert parts["Found"].startswith(
         "the largest of 2 windows of all (all of source s: different `user`) of series /"
     )
-    assert parts["Found"].endswith(", was found below 400.")
+    assert parts["Found"].endswith(" was found below 400.")
     assert parts["Estimate"] == f"{detail['estimate']:,.6g}."
     assert parts["Bound"].startswith(f"that value is at most {detail['bound']:g}, at 95%.")
     assert parts["Price"].startswith(f"epsilon {event.data.account.charge:.9g}; end 1 of run 1. After it")
