@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +83,23 @@ def figure(
         )
         try:
             yield drawn, list(axes.flat)
-            text = io.StringIO()
-            drawn.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-            path.write_text(_rounded(text.getvalue()), encoding="utf-8")
+            _save(drawn, path)
         finally:
             plt.close(drawn)
+
+
+def save(path: Path, draw: Callable[[], Figure]) -> None:
+    """Save a figure that a function draws at `path` as SVG, in the same style."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # whose names are literals
+        _save(draw(), path)
+
+
+def _save(drawn: Figure, path: Path) -> None:
+    text = io.StringIO()
+    drawn.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    path.write_text(_rounded(text.getvalue()), encoding="utf-8")
 
 
 def curve(

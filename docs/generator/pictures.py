@@ -1,4 +1,4 @@
-"""The pictures of how-sparse-vector-works.md and what-epsilon-buys.md, drawn with the library's own mechanisms.
+"""The pictures of the pages, drawn with the library's own mechanisms.
 
 The noise is that of fixed keys, so that a picture is the same each time it is drawn. The values are made up.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
-from docs.generator import costs
+from docs.generator import backtests, costs
 from stream_svt.mechanisms import (
     Annealed,
     Exposure,
@@ -213,6 +213,7 @@ def _say(axes: Axes, at: tuple[float, float], words: str, colour: str) -> None:
 
 
 PICTURES: Final[Mapping[str, Callable[[Path], None]]] = {
+    "backtest": backtests.draw,
     "branches": _branches,
     "costs": costs.draw,
     "falling-bar": _falling_bar,
