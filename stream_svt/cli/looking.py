@@ -42,7 +42,7 @@ def epsilon(text: str) -> int:
 @common.config_option()
 @option("--monitor name", "A monitor of a source of events.", required=True, metavar="NAME")
 @option("--epsilon units", "What the look costs its dataset.", epsilon, required=True, metavar="EPSILON")
-@option("--dataset", "The dataset. Default: the one of now.", metavar="NAME")
+@option("--dataset", "The dataset. Default: the current one.", metavar="NAME")
 @common.seconds_option("--timeout", 30, "Longest wait for the answer.", least=0.1)
 @common.yes_option
 @common.flag("--json as_json", "Print the event as one line of JSON, which plan --look takes.")
@@ -53,7 +53,7 @@ def look(
 
     Reads the closed windows of one dataset that the topic of counts retains, and writes their deciles to that topic,
     for the worker: it charges epsilon to the dataset, adds noise, and publishes the event deciles. Needs the counter's
-    rights to the topic of counts. Exit code 1: refused, for nothing.
+    rights to the topic of counts. Exit code 1: refused, at no cost; or no answer in time.
     """
     from stream_svt.cli.confirming import say_accounts
     from stream_svt.operate import looking
@@ -66,7 +66,7 @@ def look(
     if not yes:
         say_accounts(config, [found])
         say(f"One look at what {name} tests costs epsilon {as_text(units, Kind.PURE)}.", err=True)
-        common.confirm("DecilesRequest?")
+        common.confirm("Look?")
     event = asyncio.run(looking.release(config, source, deciles, timeout))
     if event.data.reason != "released":
         why = looking.REFUSED.get(event.data.reason, event.data.reason)
@@ -91,7 +91,7 @@ def _monitor(config: Config, name: str) -> MonitorSpec:
 
 
 def _dataset(config: Config, monitor: MonitorSpec, given: str | None) -> str:
-    """Return the dataset to look at: the given one, or the only one of now that a monitor covers."""
+    """Return the dataset to look at: the given one, or the only current one that a monitor covers."""
     if given is not None:
         if config.spec.find(given) is None or not monitor.covers(given):
             raise click.UsageError(f"--dataset: {monitor.name} tests nothing in {given!r}.")

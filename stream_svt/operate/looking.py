@@ -143,5 +143,5 @@ def lines_of(event: Event[Lifecycle], monitor: MonitorSpec) -> list[str]:
             f"  {10 * tenth} in 100 are at most {one:>16,.12g}"
             for tenth, one in enumerate(detail["deciles"], 1)
         ),
-        f"Noise of scale {detail['scale']:,.6g} moves each by less than {reach:,.6g} 95 times in 100.",
+        f"Noise of scale {detail['scale']:,.6g} moves each by less than {reach:,.3g} 95 times in 100.",
     ]

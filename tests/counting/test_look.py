@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import dataclass
 from decimal import Decimal
@@ -39,9 +40,13 @@ class Looks:
     directory: Path
 
     async def __call__(self, *options: object) -> Ended:
+        return await self.asked(*options, "--yes")
+
+    async def asked(self, *options: object) -> Ended:
+        """Run the command without a confirmation."""
         file = self.directory / "monitors.yaml"
         file.write_text(self.scene.text())
-        return await asyncio.to_thread(self.line, "look", "-c", file, "--yes", *options)
+        return await asyncio.to_thread(self.line, "look", "-c", file, *options)
 
     async def tested(self, monitor: str) -> list[Answer]:
         return await self.scene.answers(*([] if monitor == "users" else [monitor]))
@@ -69,7 +74,9 @@ def deciles(values: list[Decimal | int]) -> list[float]:
     return [float(ordered[-(-tenth * len(ordered) // 10) - 1]) for tenth in range(1, 10)]
 
 
-async def test_a_look_releases_the_deciles_of_all_closed_windows_with_noise_for_its_charge(looks):
+async def test_a_look_releases_the_deciles_of_all_closed_windows_with_noise_for_its_charge(
+    looks, monkeypatch
+):
     first = await looks("--monitor", "many", "--epsilon", EXACT, "--json")
     assert (first.code, first.err) == (0, "")
     event = json.loads(first.out)
@@ -94,6 +101,10 @@ async def test_a_look_releases_the_deciles_of_all_closed_windows_with_noise_for_
     assert all(one * 2 == int(one * 2) for one in shown)
     audit = await looks.scene.audited()
     assert audit.problems == []
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    unconfirmed = await looks.asked("--monitor", "many", "--epsilon", "0.5")
+    assert "One look at what many tests costs epsilon 0.5.\nLook? [y/N]:" in unconfirmed.err
+    assert (unconfirmed.code, "not confirmed; nothing was changed" in unconfirmed.err) == (1, True)
 
 
 async def test_a_look_that_is_not_paid_for_shows_nothing_and_one_that_nobody_answers_waits(looks):
