@@ -168,7 +168,7 @@ class QueryBatch:
         return self.dataset.take(self.heads[first - 1 : last])
 
     def record_start(self, start: int, number: int) -> int:
-        """Return the first row of a record, by its number among those of rows from ``start`` on."""
+        """Return the first row of a record, by its number among the records from row ``start``."""
         if not number:
             return start
         first = int(np.searchsorted(self.heads, start, side="right")) - 1
@@ -176,7 +176,7 @@ class QueryBatch:
 
     @cached_property
     def _thresholds(self) -> tuple[Integers, Integers, list[Fraction]]:
-        """Rows with a threshold of their own, in order, their codes, and the thresholds by code."""
+        """Rows with their own threshold, in order, their codes, and the thresholds by code."""
         rows = sorted(self.threshold)
         limits = [self.threshold[row] for row in rows]
         codes = {
@@ -186,7 +186,7 @@ class QueryBatch:
         return np.array(rows), np.array([codes[id(limit)] for limit in limits]), entries
 
     def thresholds(self, grid: Grid) -> tuple[Integers, Integers]:
-        """Return the rows with a threshold of their own, in order, and these thresholds in steps of a grid."""
+        """Return the rows with their own threshold, in order, and these thresholds in steps of a grid."""
         rows, codes, limits = self._thresholds
         if grid not in self._steps:
             self._steps[grid] = np.array([*map(grid.threshold, limits)], dtype=np.int64)[codes]
@@ -255,7 +255,7 @@ class Grid:
         if denominator != 1:
             steps *= denominator
         if batch.fraction is not None:
-            # The guard, granularity / GUARD: in whole numbers, and what is left in units of 10^-18.
+            # The guard, granularity / GUARD: its whole part, and its rest in units of 10^-18.
             whole, part = divmod(PARTS * numerator // (GUARD * denominator), PARTS)
             parts = batch.fraction[first:last] + part
             parts //= PARTS // denominator
@@ -345,9 +345,9 @@ class Crossing(msgspec.Struct, frozen=True, gc=False):
 class Segment:
     """Rows [start, stop) of a view that are tested on arrival, and the result.
 
-    ``dataset`` is a column, or one number for all rows. ``live`` is the mask of the rows that are tested, ``muted`` of
-    those of muted series; ``tops`` are the rows of tops. ``changed``: whether rows left ``live`` that were
-    candidates. ``is_waiting``: whether a top ended a run, so that the next one may be opened.
+    ``dataset`` is a column, or one number for all rows. ``live`` is the mask of tested rows, ``muted`` the mask of rows
+    of muted series; ``tops`` are the rows of tops. ``changed``: whether candidates left ``live``. ``is_waiting``:
+    whether a top ended a run, so that the next one may be opened.
     """
 
     view: View
@@ -366,7 +366,7 @@ class Segment:
         return len(self.live) >= _MANY
 
     def mute(self, rows: Integers) -> None:
-        """Skip those of some rows, by index, that are live, because their series is muted."""
+        """Skip the live ones of some rows, by index, because their series is muted."""
         rows = rows[self.live[rows]]
         if len(rows):
             self.live[rows], self.muted[rows] = False, True
@@ -379,5 +379,5 @@ def first_of(mask: Mask, start: int, stop: int) -> int:
 
 
 def entries_of(column: Integers | int, rows: Integers) -> Integers | int:
-    """Return the entries of a column at some rows, or the number that stands for all rows."""
+    """Return the entries of a column at some rows, or the number that is the same for all rows."""
     return column if isinstance(column, int) else column[rows]

@@ -32,7 +32,7 @@ async def run(
 ) -> None:
     """Count until SIGTERM or SIGINT, or until standard input ends; raises permanent errors of the start.
 
-    ``port`` is that of the pages, by default the second after the worker's: the first is often the forwarder's.
+    ``port`` is the port of the pages, by default the second after the worker's: the first is often the forwarder's.
     """
     limit_logs()
     service = CounterService(config, accepts)
@@ -58,8 +58,8 @@ async def run(
 def beside(options: Sequence[str], file: Path) -> Iterator[None]:
     """Keep a counter running while the body runs: ``stream-svt count`` with these options, its output to a file.
 
-    Only its owner may read the file, which also tells how a counter ended. The counter also ends if this process is
-    killed: its standard input ends then.
+    Only its owner may read the file, which also has the reason why a counter ended. The counter also ends if this
+    process is killed: its standard input ends then.
     """
     output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.fchmod(output, 0o600)

@@ -1,7 +1,7 @@
 """A counter: it shares the partitions of the event log with others, and counts the sources of its partitions.
 
-A partition goes on through a rebalance. Its next owner fences the producer, so that nothing is decided twice, and only
-then does the one before end. A fenced counter fences nobody before it has proved that it is a member.
+A partition continues through a rebalance. Its next owner fences the producer, so that nothing is decided twice; only
+then does the previous owner stop. A fenced counter fences no other before it has proved that it is a member.
 """
 
 from __future__ import annotations

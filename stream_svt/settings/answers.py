@@ -1,4 +1,4 @@
-"""Answers that a source passes on as they are: where they are in its records, and what is declared about them."""
+"""Answers that a source passes on unchanged: their fields in records, and their declared properties."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AnswersSpec(Strict):
 
     @property
     def paths(self) -> dict[str, str]:
-        """The paths of fields, by what is there."""
+        """The paths of fields, by their keys in the configuration."""
         found = {
             "value": self.value,
             "id": self.id,

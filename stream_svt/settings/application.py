@@ -108,7 +108,7 @@ class ApplicationSpec:
         raise KeyError(name)
 
     def window_list(self, source: SourceSpec) -> WindowList:
-        """Return what windows of a source count that are opened under this specification, and what is asked of them."""
+        """Return the counts and questions of a source's windows that are opened under this specification."""
         asked = tuple(
             one.question(source)
             for one in self.monitors
@@ -197,7 +197,7 @@ def load_spec(
 ) -> ApplicationSpec:
     """Return the specification in a YAML text, with the numbers that ``held`` has.
 
-    Raises ConfigError with all problems of single keys, or, if there are none, with all between keys.
+    Raises ConfigError with all problems of single keys, or, without any, with all problems between keys.
     """
     document, files = read(text, source), _NamesFiles(read_names, held)
     with document.checking():
@@ -207,7 +207,7 @@ def load_spec(
 
 @dataclass(frozen=True, slots=True)
 class _NamesFiles:
-    """The context of a configuration whose secrets nobody reads here."""
+    """The context of a configuration that is checked without its secrets."""
 
     read: ReadNames | None
     held: Held | None
@@ -467,7 +467,7 @@ def _other_length(run: RunProblem, detect: DetectOptions, renewal: Renewal | Non
 
 
 def _limit_notes(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found:
-    """Yield advice about runs that a reserve, or what was spent before, keeps from beginning."""
+    """Yield advice about runs that cannot begin because of a reserve, or of an earlier application's spending."""
     noted: set[int] = set()
     for budget in budgets:
         terms, needed = budget.datasets[0].terms, budget.needed

@@ -105,7 +105,7 @@ _Line = _DatasetLine | _ShardLine | MutedSeries | _EndLine
 class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The closed application, the cluster and alert topic that it was read from, and its one ``successor``.
 
-    ``complete`` tells whether every dataset that ever spent anything is included. By pattern of a generator,
+    ``complete``: whether every dataset that ever spent anything is included. By pattern of a generator,
     ``watermarks`` are the end of the last period that is over, and ``begun`` the end of the last one that had begun: of
     the periods between, only the datasets in the file go on.
     """
@@ -152,7 +152,7 @@ class Carried(_Origin, frozen=True, dict=True):
         return hashlib.sha256(content.encode()).hexdigest()[:16] if self.application else ""
 
     def has_ended(self, name: str) -> bool:
-        """Return whether a name is of a period that had begun, and does not go on."""
+        """Return whether a name is of a period that had begun and does not continue."""
         return name not in self.datasets and is_over(name, self.begun)
 
     def continued(self, declaration: DatasetDeclaration) -> tuple[Iterator[DatasetSpec], Generator | None]:
@@ -180,7 +180,7 @@ class Carried(_Origin, frozen=True, dict=True):
     def _with_balances(
         self, found: Iterable[DatasetSpec], *, new: bool, ended: bool = False
     ) -> Iterator[DatasetSpec]:
-        """Yield datasets with their balances, those of periods that have ``ended`` only if asked to."""
+        """Yield datasets with their balances; datasets of periods that are over only if ``ended``."""
         for dataset in found:
             self._require(dataset, new=new)
             if ended or new or not self.has_ended(dataset.name):

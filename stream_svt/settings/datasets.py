@@ -183,7 +183,7 @@ _GENERATED = Used("generate")
 
 
 def generator_pattern(value: object) -> str:
-    """Return the pattern of a generator's names; ValueError if it is none."""
+    """Return the pattern of a generator's names; ValueError if the text is no pattern."""
     if not isinstance(value, str) or sum(value.count(slot) for slot in SLOTS) != 1:
         raise ValueError(f"expected a name with one of {' or '.join(SLOTS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
@@ -200,7 +200,7 @@ def _generated_name(pattern: str, name: str) -> str:
 
 
 def names_in(file: fields.Named[Sequence[str]], checked: Callable[[str], str]) -> list[str]:
-    """Return the names in the lines of a file; ValueError if there is none, or one that ``checked`` refuses."""
+    """Return the names in the lines of a file; ValueError without a name, or for one that ``checked`` refuses."""
     names: list[str] = []
     for number, line in enumerate(file.held, start=1):
         text = line.strip(" \t")
@@ -356,7 +356,7 @@ class DatasetDeclaration(Strict):
         return self.file.held if self.file else self.names or (self.name or "",)
 
     def samples(self, begin_ms: int) -> Sequence[str]:
-        """Return the names declared; of a generator those of the period that begins at a moment, UTC milliseconds."""
+        """Return the names declared; for a generator, the names of the period that begins at a moment (UTC ms)."""
         if self.generate is None:
             return self._names
         pattern = period_name(self.pattern, begin_ms)

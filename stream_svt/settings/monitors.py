@@ -364,12 +364,12 @@ class MonitorSpec(Strict):
 
     @property
     def tested(self) -> str | None:
-        """What stands for the measure of the rows that it tests on a topic of counts; None on a query topic."""
+        """The name of the rows that it tests on a topic of counts, a measure or a question; None on a query topic."""
         return questions.rows_of(self.rows) if self.asks else self.measure
 
     @property
     def rows(self) -> str:
-        """What records say that answer its question: the monitor, and a digest of the question, without thresholds.
+        """The name of its question's answers in records: the monitor, and a digest of the question without thresholds.
 
         A monitor with the name of another one, which was removed, must not test answers to that one's question: they
         may move further.
@@ -638,7 +638,7 @@ class Declared:
 
 
 def rows_asked(monitors: Iterable[MonitorSpec]) -> list[str]:
-    """Return what stands for the measure of the answers to the questions of some monitors."""
+    """Return the name of the answers to the questions of some monitors, in place of a measure's."""
     return [one.tested for one in monitors if one.asks and one.tested is not None]
 
 
@@ -691,7 +691,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 @lru_cache(maxsize=1000)
 def _rows(name: str, *asked: object) -> str:
-    """Return what records say that answer a question: its monitor, and a digest of what is asked."""
+    """Return the name of a question's answers in records: its monitor, and a digest of the question."""
     content = [
         one.model_dump(mode="json", by_alias=True) if isinstance(one, Strict) else one for one in asked
     ]

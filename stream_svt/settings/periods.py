@@ -126,7 +126,7 @@ def in_words(ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A limit, in ledger units of epsilon, for the events whose own time lies in any ``per_ms``.
+    """A limit, in ledger units of epsilon, for the events whose own time is in any ``per_ms``.
 
     Questions read windows up to ``looks_back_ms`` before the one tested. So at most `periods` ledgers are charged for
     these events (docs/privacy-guarantee.md), and each has a `share` of the limit.
@@ -139,7 +139,7 @@ class Renewal:
 
     @property
     def periods(self) -> int:
-        """The most periods that an interval of ``per_ms`` and ``looks_back_ms`` touches, wherever it begins."""
+        """The most periods that any interval of ``per_ms`` and ``looks_back_ms`` touches."""
         return -(-(self.per_ms + self.looks_back_ms) // self.length_ms) + 1
 
     @property

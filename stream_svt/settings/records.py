@@ -32,13 +32,13 @@ def steps(path: str) -> tuple[str, ...]:
 
 
 def is_inside(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether one of two paths, given as names, goes on where the other one ends."""
+    """Return whether one of two paths, given as names, continues the other."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter] and len(one) != len(other)
 
 
 def checked_path(text: str) -> str:
-    """Return a path; ValueError if it is none."""
+    """Return a path; ValueError if the text is no path."""
     if not re.fullmatch(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*", text, re.DOTALL):
         form = r"names with a dot between them, such as payload.count; \. is a dot within a name"
         raise ValueError(f"expected {form}, found {quote(text)}")

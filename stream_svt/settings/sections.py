@@ -348,7 +348,7 @@ class ConfigDocument(ServiceDocument):
 
     @property
     def carried(self) -> Carried:
-        """What is taken over from a closed application."""
+        """The balances and positions of a closed application; `NOTHING` without a file."""
         return NOTHING if self.carried_over is None else self.carried_over.held
 
     @property
