@@ -42,6 +42,7 @@ class DecilesRequest(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         id: Chosen by the requester: the noise depends on it.
         monitor: The monitor that tests the values.
+        tested: What the values are (`MonitorSpec.tested`): another monitor of this name may test others.
         epsilon: The charge, in ledger units.
         from_ms, until_ms: The windows: begin of the first one, and end of the last one, in ms.
         values: Number of values: of each series and window.
@@ -49,6 +50,7 @@ class DecilesRequest(msgspec.Struct, frozen=True, gc=False):
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
     monitor: Annotated[str, msgspec.Meta(max_length=256)]
+    tested: Annotated[str, msgspec.Meta(max_length=512)]
     epsilon: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
     from_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
     until_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]

@@ -19,13 +19,14 @@ import numpy as np
 
 from stream_svt.columns.query_batch import DECILES, DecilesRequest, QueryBatch
 from stream_svt.errors import BudgetExceeded
-from stream_svt.mechanisms.grid import Integers, grid_sensitivity
+from stream_svt.mechanisms.grid import LEAST_RATE, Integers, grid_sensitivity
 from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.state.accounts import Accounts
+from stream_svt.monitor.state.snapshot import VERSION, LookRecord, to_bytes
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sources import SourceSpec
@@ -48,11 +49,16 @@ def most_moved(monitor: MonitorSpec, source: SourceSpec) -> int:
 
 
 class NoisyDeciles:
-    """Releases the deciles of a shard; ``key`` is the shard's secret."""
+    """Releases the deciles of a shard; ``key`` is the shard's secret.
+
+    Attributes:
+        last: The last released look at each dataset, by name.
+    """
 
     def __init__(self, key: bytes, accounts: Accounts, sampler: Sampler) -> None:
         self._key = hmac.digest(key, b"stream-svt deciles", "sha256")
         self._accounts, self._sampler = accounts, sampler
+        self.last: dict[str, LookRecord] = {}
 
     def salt(self, request: str) -> tuple[int, int]:
         """Return the salt of the noise of a request, by its id."""
@@ -65,16 +71,27 @@ class NoisyDeciles:
         account, runner = accounts.account(number), runners.get(request.monitor)
         detail: dict[str, Any] = {"request": request.id, "from": request.from_ms, "until": request.until_ms}
         detail |= {"values": request.values, "deciles": [], "scale": 0.0}
-        if runner is None or not runner.runs.covers[number] or runner.spec.topic != batch.topic:
-            accounts.announce(EventType.DECILES, account, "no-monitor", request.monitor, **detail)
+        is_covered = runner is not None and runner.runs.covers[number] and runner.spec.topic == batch.topic
+        law = self._law(request, runner.spec) if runner is not None and is_covered else None
+        look, last = (
+            LookRecord(VERSION, batch.timestamp_ms.item(row), batch.offset.item(row)),
+            self.last.get(account.name),
+        )
+        is_again = last is not None and (look.timestamp_ms, look.offset) <= (last.timestamp_ms, last.offset)
+        if runner is None or law is None or is_again:
+            reason = "no-monitor" if law is None else "again"
+            accounts.announce(EventType.DECILES, account, reason, request.monitor, **detail)
             return
         account, run_state = accounts.to_change(request.monitor, number)
-        reason = "released" if account.ledger.kind is Kind.PURE else "rho"
+        reason = (
+            "rho" if account.ledger.kind is not Kind.PURE else "wide" if law.rate < LEAST_RATE else "released"
+        )
         try:
             if reason == "released":
                 account.ledger.charge(request.epsilon)
                 run_state.spent += request.epsilon
-                detail |= self._found(batch, row, request, runner)
+                self._remember(account.name, look)
+                detail |= self._found(batch, row, law, runner)
         except BudgetExceeded:
             reason = "budget"
         charge = request.epsilon if reason == "released" else 0
@@ -82,10 +99,29 @@ class NoisyDeciles:
             EventType.DECILES, account, reason, request.monitor, run_state.run, charge, **detail
         )
 
-    def _found(self, batch: QueryBatch, row: int, request: DecilesRequest, runner: Runner) -> dict[str, Any]:
+    def _remember(self, dataset: str, look: LookRecord) -> None:
+        self.last[dataset] = look
+        self._accounts.next.records[f"l/{dataset}".encode()] = to_bytes(look)
+
+    def forget(self, dataset: str) -> None:
+        """Forget the last look at a dataset, which is retired."""
+        if self.last.pop(dataset, None) is not None:
+            self._accounts.next.records[f"l/{dataset}".encode()] = None
+
+    def _law(self, request: DecilesRequest, spec: MonitorSpec) -> Law | None:
+        """Return the law of the noise; None if the values are not what the monitor tests, or the source lacks these.
+
+        In a replay the monitors are older than the sources.
+        """
+        read = {spec.measure, spec.measure if spec.share is None else spec.share.of}
+        sources = (one for one in self._accounts.sources if one.name == spec.source)
+        source = next((one for one in sources if read <= {*one.measure_names}), None)
+        if source is None or spec.tested != request.tested:
+            return None
+        return law_of(request.epsilon, most_moved(spec, source))
+
+    def _found(self, batch: QueryBatch, row: int, law: Law, runner: Runner) -> dict[str, Any]:
         spec, plan = runner.spec, runner.runs.plan
-        source = next(one for one in self._accounts.sources if one.name == spec.source)
-        law = law_of(request.epsilon, most_moved(spec, source))
         noisy = self._noisy(batch, row, law, plan.grid.values(batch, row, row + DECILES))
         return {
             "deciles": [float(one * spec.granularity - spec.threshold) for one in noisy],

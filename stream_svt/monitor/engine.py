@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stream_svt.columns.query_batch import QueryBatch
+from stream_svt.columns.query_batch import DECILES, QueryBatch
 from stream_svt.columns.strings import KeyedHash
 from stream_svt.mechanisms.sampler import KeyedWords, Sampler, WordSource
 from stream_svt.monitor.deciles import NoisyDeciles
@@ -275,8 +275,8 @@ class Engine:
             batch.share(runner.runs.plan.grid for runner in runners)
         start, stop, end = self._next_part(batch, runners)
         before = _next_unread(batch, runners) if batch.rejects else batch.end
-        for row in [row for row in batch.requests if start <= row < stop]:
-            self.deciles.release(batch, row, self.runners)
+        if start in batch.requests:
+            self.deciles.release(batch, start, self.runners)
         done = _in_turns([runner.advance(batch, stop, end) for runner in runners])
         batch.packed.clear()
         for runner in runners:
@@ -311,6 +311,11 @@ class Engine:
         if len(later) > refused and later[refused] < end:
             end = later[refused]
             stop = int(np.searchsorted(batch.offset, end))
+        if (
+            start in batch.requests
+        ):  # all monitors read it in one step: where one begins, it is not read again
+            stop = start + DECILES
+            end = batch.end if stop == size else int(batch.offset[stop])
         return start, stop, end
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:

@@ -24,6 +24,7 @@ from stream_svt.monitor.state.queue_journal import Queue, record_number
 from stream_svt.monitor.state.runs import Runs
 from stream_svt.monitor.state.shard_datasets import AT_ONCE
 from stream_svt.monitor.state.snapshot import (
+    LookRecord,
     ProgressRecord,
     Signal,
     SpecRecord,
@@ -85,6 +86,7 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
     engine.retired = dict(by_kind["r"])
     engine.watermarks |= stored.watermarks
     engine.carried_mutes = stored.carried_mutes
+    engine.deciles.last = {name: from_bytes(LookRecord, data, key=f"l/{name}") for name, data in by_kind["l"]}
     yield from _load_datasets(engine, by_kind["d"], same)
     yield from _load_queues(engine, by_kind["w"])
 
@@ -281,6 +283,7 @@ def retire(engine: Engine) -> Iterator[None]:
         reason = PERIOD_OVER if over else "configuration"
         engine.accounts.announce(EventType.RETIRED, account, reason, unit=account.unit)
         engine.accounts.next.records[f"d/{account.name}".encode()] = None
+        engine.deciles.forget(account.name)
         if not over:
             engine.keep_retired(account)
         yield

@@ -27,7 +27,9 @@ from stream_svt.sources.deciles import ValueCounts
 REFUSED = {
     "budget": "what is left of its limit does not pay for it",
     "rho": "its limit is in rho, and a look costs epsilon",
-    "no-monitor": "the worker's version of the configuration has no such monitor on it",
+    "no-monitor": "the worker's version of the configuration has no such monitor on it, or it tests something else",
+    "again": "the worker answered a look before that had counts as late as this one, or later: look again",
+    "wide": "its noise would be wider than any grid: choose a larger epsilon",
 }
 """Why a look is refused, by the reason of its event; nothing is charged then."""
 
@@ -57,11 +59,11 @@ async def read_deciles(config: Config, monitor: MonitorSpec, dataset: str, epsil
         async for one in kafka.read_partition(reader, place, begin and begin.offset, doing):
             if (one.key or b"") != dataset.encode():
                 continue
+            tick = max(tick, one.timestamp)
             found = closed_record(source, one.key, one.value, dict(one.headers), rows, parts)
             if found is not None and found.measure == monitor.tested:
                 values.add(found.counts)
                 windows.add(found.window)
-                tick = max(tick, one.timestamp)
     if not windows:
         raise StreamSvtError(
             f"topic {topic!r} retains no closed window of dataset {dataset!r} that {monitor.name} was asked about"
@@ -70,6 +72,7 @@ async def read_deciles(config: Config, monitor: MonitorSpec, dataset: str, epsil
     request = DecilesRequest(
         id=uuid.uuid4().hex,
         monitor=monitor.name,
+        tested=monitor.tested or "",
         epsilon=epsilon_units,
         from_ms=min(windows),
         until_ms=max(windows) + source.window,

@@ -322,7 +322,9 @@ def _request(head: Row, number: int, values: _Values, rng: RandomSource) -> Quer
     monitor = values.monitor
     drawn = [values.value(monitor.threshold, rng, many=False) or 0 for _ in range(DECILES)]
     epsilon = rng.choice((1, 5, 20, 10**6)) * UNITS_PER_EPSILON // 100
-    request = DecilesRequest(f"r{number}", monitor.name, epsilon, 0, head.time_ms, DECILES)
+    request = DecilesRequest(
+        f"r{number}", monitor.name, monitor.tested or "", epsilon, 0, head.time_ms, DECILES
+    )
     return QueryRecord(tuple(replace(head, value=one) for one in drawn), measure=OF_DECILES, request=request)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import msgspec
@@ -12,8 +13,11 @@ from stream_svt.columns.query_batch import DECILES, DecilesRequest
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.monitor.released import EventType, Lifecycle
 from stream_svt.monitor.state.accounts import BOUNDS, Bounds
+from stream_svt.monitor.takeover import change_spec
 from stream_svt.proving.streams import QueryRecord, Row, batch_of_records
-from tests.support.counts import SOURCE, TOPIC, VISITORS, counting
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import MonitorSpec
+from tests.support.counts import ERRORS, SOURCE, TOPIC, VISITORS, counting
 from tests.support.deciles import ONE, PARTS, REFUSED, asked, record
 from tests.support.engine_play import Play
 
@@ -113,6 +117,63 @@ def test_a_refused_look_costs_nothing_and_says_why(reason):
     assert found.detail["deciles"] == []
 
 
+@pytest.mark.parametrize("tested", ["errors", "monitor m0 0123456789ab", ""])
+def test_a_look_at_values_that_the_monitor_does_not_test_is_refused(tested):
+    """They may move further than the noise of what it tests hides."""
+    (found,) = looks(played(record(msgspec.structs.replace(ONE, tested=tested))))
+    assert (found.reason, found.detail["deciles"]) == ("no-monitor", [])
+
+
+def test_a_look_is_refused_in_a_replay_after_its_measure_was_removed():
+    play = played()
+    play.take_over(counting(ERRORS, source=SOURCE.replace("{name: visitors}, ", "")))
+    play.step(batch_of_records(TOPIC, [record()], 0))
+    play.commit()
+    assert [one.reason for one in looks(play)] == ["no-monitor"]
+
+
+def test_a_look_is_not_taken_again_by_a_monitor_that_begins_at_its_record():
+    play = Play(counting(VISITORS), bounds=SMALL)
+    batch = batch_of_records(TOPIC, [record(), counts()], 0)
+    play.engine.step(batch)
+    play.commit()
+    change_spec(play.engine, counting(VISITORS, ERRORS))
+    play.step(batch)
+    play.commit()
+    assert [one.detail["request"] for one in looks(play)] == ["one"]
+
+
+def test_a_topic_that_is_read_again_from_its_begin_charges_for_no_look_again():
+    whole = counting(VISITORS)
+    (monitor,) = whole.monitors
+    query = monitor.model_copy(update={"name": "other", "topic": "t", "source": None, "measure": None})
+
+    def spec(*monitors: MonitorSpec) -> ApplicationSpec:
+        return ApplicationSpec(whole.application, whole.datasets, monitors, sources=whole.sources)
+
+    play = Play(spec(query, monitor))
+    records = [record(), record(replace_id("two"))]
+    play.step(batch_of_records(TOPIC, records, 0))
+    play.commit()
+    play.crash()
+    for monitors in ([query], [query, monitor]):
+        change_spec(play.engine, spec(*monitors))
+    assert play.engine.next_offset(TOPIC) is None
+    play.engine.begin(TOPIC, 0)
+    play.step(batch_of_records(TOPIC, [*records, record(replace_id("three"))], 0))
+    play.commit()
+    found = [(one.detail["request"], one.reason) for one in looks(play)]
+    assert found == [(name, "released") for name in ("one", "two")] + [
+        ("one", "again"),
+        ("two", "again"),
+        ("three", "released"),
+    ]
+    assert play.ledger().spent == 3 * ONE.epsilon
+    assert b"l/a" in play.records
+    play.retire(dataclasses.replace(whole, datasets=whole.datasets[1:]))
+    assert b"l/a" not in play.records
+
+
 def test_what_open_runs_reserve_is_not_spent_on_a_look():
     play = played(counts(), record(msgspec.structs.replace(ONE, epsilon=9 * UNITS_PER_EPSILON)))
     assert [one.reason for one in looks(play)] == ["budget"]
@@ -122,7 +183,8 @@ def test_a_look_at_answers_to_a_question_has_the_noise_that_they_need():
     source = SOURCE.replace("measures: [", "measures: [{name: parts, where: {status: [500]}}, ")
     usual = f"{VISITORS}, usual: {{every: 2h, times: 2, factor: 1.5}}"
     play = Play(counting(usual, source=source))
-    play.step(batch_of_records(TOPIC, [record()], 0))
+    tested = play.spec.monitors[0].tested or ""
+    play.step(batch_of_records(TOPIC, [record(msgspec.structs.replace(ONE, tested=tested))], 0))
     play.commit()
     (found,) = looks(play)
     # One unit moves a difference by -1.5 to 1, in steps of a half.

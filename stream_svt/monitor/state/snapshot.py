@@ -6,6 +6,7 @@ Records, by key:
 - ``r/<dataset>``: the same of a retired dataset, without monitors;
 - ``m/<monitor>``: the monitor's specification as last applied (`SpecRecord`);
 - ``t/<topic>``: the most cautious declaration about a query topic (`TopicRecord`);
+- ``l/<dataset>``: the last look at a dataset (`LookRecord`);
 - ``w/<number>``: changes of the queues of waiting queries and of mutes (`QueueRecord`), in order.
 
 Every record starts with its format version; an unknown version is refused.
@@ -342,6 +343,13 @@ class TopicRecord(StateRecord, array_like=True):
 
     sensitivity: str
     general: bool
+
+
+class LookRecord(StateRecord, array_like=True):
+    """Timestamp and offset of the last released look at a dataset: a topic that is read again has no later ones."""
+
+    timestamp_ms: int
+    offset: int
 
 
 R = TypeVar("R", bound=StateRecord)
