@@ -128,7 +128,8 @@ async def _answer(
             ):
                 return event  # type: ignore[return-value]  # its data was checked
     raise StreamSvtError(
-        f"no answer in time: a worker that reads the topic of counts charges for the look, and releases event "
+        f"no answer in time: a worker that reads the topic of counts charges for the look, unless "
+        f"the period of {deciles.record.dataset!r} is over, and releases event "
         f"{EventType.DECILES} with \"request\": {deciles.id!r}; 'stream-svt status -c FILE' shows whether one runs"
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stream_svt.columns.query_batch import DecilesRequest
 from stream_svt.errors import ApplicationClosed, TimestampAhead
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.state.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.shard_states import Cause, ShardStatus
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.sources.counts import record_of_deciles
 from tests.simulation.log import Entry, Fate, finish
 from tests.simulation.model import Model, has
 from tests.support.counts import ERRORS, HOUR_MS, SOURCE, TOPIC, VISITORS, WINDOW_MS, Counts, counting
@@ -45,6 +47,20 @@ def write(model: Model, *windows: int, dataset: str = "a", values: tuple[int, ..
             entry.timestamp, entry.headers = one.tick, one.headers
         model.broker.end("counter", epoch)
         model.broker.settle()
+
+
+def look(model: Model, name: str) -> None:
+    """Write a request for deciles of the first day."""
+    (source,) = model.spec.sources
+    (tested,) = (one.tested or "" for one in model.spec.monitors)
+    request = DecilesRequest(name, "m0", tested, 1, WINDOW_MS, WINDOW_MS + 24 * HOUR_MS, 9)
+    one = record_of_deciles(source, "web-2026-09-21", request, range(9), WINDOW_MS + 25 * HOUR_MS)
+    epoch = model.broker.fence("counter")
+    model.broker.append("counter", epoch, TOPIC, one.dataset.encode(), one.content)
+    entry = model.broker.partitions[TOPIC][-1]
+    entry.timestamp, entry.headers = one.timestamp_ms, one.headers
+    model.broker.end("counter", epoch)
+    model.broker.settle()
 
 
 def told(model: Model) -> list[tuple[str, str]]:
@@ -196,3 +212,16 @@ def test_an_aborted_tick_is_not_read_and_a_closed_shard_tells_no_position_of_cou
     model.broker.settle()
     (closed,) = model.told(EventType.APPLICATION_CLOSED)
     assert closed["detail"]["positions"] == {}
+
+
+def test_a_look_at_a_period_that_is_over_is_not_answered() -> None:
+    model = Model(PERIODS, start_at="latest", now=BEGINS + 40 * 3600)
+    write(model, 0, 23, dataset="web-2026-09-21")
+    look(model, "first")
+    model.serve(3)
+    write(model, *range(24, 29), dataset="web-2026-09-22")
+    model.serve(3)
+    look(model, "late")
+    model.serve(3)
+    assert [one["detail"]["request"] for one in model.told(EventType.DECILES)] == ["first"]
+    assert [one["dataset"] for one in model.told(EventType.RETIRED)] == ["web-2026-09-21"]
