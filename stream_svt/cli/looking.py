@@ -67,7 +67,11 @@ def look(
         say_accounts(config, [found])
         say(f"One look at what {name} tests costs epsilon {as_text(units, Kind.PURE)}.", err=True)
         common.confirm("Look?")
-    event = asyncio.run(looking.release(config, source, deciles, timeout))
+    try:
+        event = asyncio.run(looking.release(config, source, deciles, timeout))
+    except KeyboardInterrupt:
+        say(f'interrupted: a worker may still charge for the look, with "request": "{deciles.id}"', err=True)
+        raise
     if event.data.reason != "released":
         why = looking.REFUSED.get(event.data.reason, event.data.reason)
         raise StreamSvtError(f"refused, nothing was charged to {found}: {why}")
