@@ -23,7 +23,7 @@ from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, T
 from stream_svt.settings.detection import DetectOptions, Held, RunProblem, SolvedRun, solve
 from stream_svt.settings.document import Found, KeyPath, did_you_mean, quote, read, refuse
 from stream_svt.settings.monitors import MonitorSpec, declared_by, digest
-from stream_svt.settings.periods import DATE_SLOT, DAY_MS, Renewal, period_end, written
+from stream_svt.settings.periods import DATE_SLOT, DAY_MS, WEEK_SLOT, Renewal, period_end, written
 from stream_svt.settings.sections import ConfigDocument
 from stream_svt.settings.sources import SourceSpec, WindowList
 
@@ -409,7 +409,8 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
         kind, limit = first.terms.kind, first.terms.limit
         limit_text = f"the limit {amount_text(limit, kind)} of dataset {quote(first.name)}"
         if (renewal := first.terms.renewal) is not None:
-            limit_text += f" ({amount_text(renewal.limit, kind)} over {renewal.periods} periods)"
+            fewer = _fewer(renewal, first.terms.pattern)
+            limit_text += f" ({amount_text(renewal.limit, kind)} over {renewal.periods} periods{fewer})"
         for number, price in budget.prices.items():
             if (number, kind, limit) in seen:
                 continue
@@ -434,6 +435,14 @@ def _limit_problems(config: ConfigDocument, budgets: Sequence[_Budget]) -> Found
             )
             remedy = "detect, raise surely_from, or let fewer monitors"
             yield ("datasets", budget.index, "limit"), f"{message} {remedy} cover the dataset"
+
+
+def _fewer(renewal: Renewal, pattern: str) -> str:
+    """Return in words the next length of periods of which fewer share a limit; "" if there is none."""
+    longer = [one for one in renewal.others if one.periods < renewal.periods and WEEK_SLOT not in pattern]
+    if not longer:
+        return ""
+    return f"; every: {longer[0].length_ms // DAY_MS}d makes them {longer[0].periods}"
 
 
 def _affordable(monitor: MonitorSpec, detect: DetectOptions, terms: Terms) -> str:

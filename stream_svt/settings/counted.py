@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from stream_svt.mechanisms.accuracy import reported_margin
 from stream_svt.mechanisms.estimates import survival
 from stream_svt.mechanisms.grid import grid_ceil
 from stream_svt.settings import detection, fields, questions
@@ -375,16 +376,20 @@ def _end_problems(path: KeyPath, monitor: MonitorSpec, source: SourceSpec) -> Fo
                 key = str(one["loc"][-1]) if one["loc"] else ""
                 yield (*path, *({"epsilon", "cutoff"} & {key})), one["msg"]
             return
-        mechanism, low = ending.mechanism(), grid_ceil(ending.threshold, ending.granularity)
-        if all(getattr(monitor, key) is None for key in ("thresholds", "share", "usual", "excess")):
-            chance = max(
-                survival(law, mechanism.threshold_law, low + branch.correction(0))
-                for law, branch in zip(mechanism.branch_laws, mechanism.branches, strict=True)
-            )
-            if chance < detection.SURE:
-                message = f"no end would be seen: of a count of 0 a test reports it {chance:.0%} of the time."
-                remedy = "Raise it (and the threshold), or its epsilon, or lower its cutoff"
-                yield (*path, "below"), f"{message} {remedy}"
+        if any(getattr(monitor, key) is not None for key in ("thresholds", "share", "usual")):
+            return
+        mechanism, least = ending.mechanism(), -monitor.excess.over if monitor.excess else Fraction(0)
+        low = grid_ceil(ending.threshold + least, ending.granularity)
+        chance = max(
+            survival(law, mechanism.threshold_law, low + branch.correction(0))
+            for law, branch in zip(mechanism.branch_laws, mechanism.branches, strict=True)
+        )
+        if chance < detection.SURE:
+            enough = float(least + reported_margin(mechanism, detection.SURE) * ending.granularity)
+            message = f"no end would be seen: without events a test reports it {chance:.0%} of the time."
+            also = " and the threshold" if enough > monitor.threshold else ""
+            remedy = f"Raise it{also} to {enough:,.12g}, or give end a larger epsilon or a smaller cutoff"
+            yield (*path, "below"), f"{message} {remedy}"
 
 
 def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) -> Found:
@@ -399,7 +404,8 @@ def _border_problems(number: int, monitor: MonitorSpec, config: ConfigDocument) 
         if one.renewal is None or one.renewal.looks_back_ms < back_ms:
             back = fields.duration_text(back_ms)
             message = f"reads {back} back, into earlier periods of {quote(one.generate)}, where one person has other"
-            remedy = f"declare them with a limit per time and looks_back: {back}, or without generate"
+            with_limit = "" if one.renewal else "a limit per time and "
+            remedy = f"declare them with {with_limit}looks_back: {back}, or without generate"
             yield ("monitors", number, "usual"), f"{message} ledgers: {remedy}"
 
 

@@ -182,7 +182,7 @@ def test_what_the_limit_buys_is_named_and_true():
     limit = {"limit": "0.8, per: 30d"}
     said = problems(**limit)["detect.surely_from"]
     assert "epsilon 0.326, above the limit epsilon 0.266666666 of dataset" in said
-    assert " (epsilon 0.8 over 3 periods). For 5 alerts" in said
+    assert " (epsilon 0.8 over 3 periods; every: 30d makes them 2). For 5 alerts" in said
     assert said.endswith("it buys surely_from: 745; for 700 it buys alerts: 6 per 30d (3 a run)")
     assert monitor(DETECT.replace("700", "745"), **limit).cutoff == 5
     assert "detect.surely_from" in problems(DETECT.replace("700", "744"), **limit)

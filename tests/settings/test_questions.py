@@ -230,7 +230,11 @@ def test_a_measure_that_a_share_is_of_is_tested():
     [
         ({"end: {": "mute: 1d, end: {"}, "mute", "follows from end: write longest there"),
         ({"below: 400": "below: 501"}, "end.below", "must not be above the threshold 500, found 501"),
-        ({"below: 400": "below: 60"}, "end.below", "no end would be seen: of a count of 0 a test reports it"),
+        (
+            {"below: 400": "below: 60"},
+            "end.below",
+            "no end would be seen: without events a test reports it 0% of the time. Raise it to 352, or give end",
+        ),
         ({"below: 400": "below: 400, epsilon: 0.01"}, "end.below", "no end would be seen"),
         ({"below: 400": "below: 400, epsilon: 1/1000000000000"}, "end.epsilon", "must be at least 1e-9"),
         ({"end: {": "append: sweep, end: {"}, "end", "cannot be combined with append"),
@@ -259,6 +263,22 @@ def test_wrong_ends_are_refused(change: dict[str, str], key: str, message: str):
         load_spec(text)
     found = {problem.field: problem.message for problem in refused.value.problems}
     assert message in found[f"monitors[0].{key}"]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "below", "enough"), [(250, 60, "and the threshold to 302"), (1500, 301, "to 302")]
+)
+def test_an_end_of_sums_is_found_without_events_or_the_least_below_is_named(threshold, below, enough):
+    def application(below: int) -> str:
+        monitor = f"name: m, source: requests, epsilon: 0.5, cutoff: 5, threshold: {threshold}"
+        asks = f"measure: visitors, excess: {{over: 50, windows: 3}}, end: {{below: {below}}}"
+        sources = f"sources: [{{{SOURCE}, dataset: web}}], datasets: [{{{DATASET}}}]"
+        return f"{{application: web, {sources}, monitors: [{{{monitor}, {asks}}}]}}"
+
+    with pytest.raises(ConfigError, match=f"Raise it {enough}, or give end"):
+        load_spec(application(below))
+    if threshold > below + 1 == 302:
+        assert load_spec(application(302)).monitors[1].ends == "m"
 
 
 def test_ends_are_tested_by_a_monitor_that_follows_from_the_first():
