@@ -100,6 +100,7 @@ async def _follow(
 def in_words(event: AnyEvent) -> Iterator[str | Styled]:
     """Yield the parts of a line about an event."""
     data = event.data
+    kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
     words: list[str | Styled]
     if isinstance(data, Alert):
         words = [
@@ -115,8 +116,12 @@ def in_words(event: AnyEvent) -> Iterator[str | Styled]:
             f"run {data.run} alert {data.number}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
             _mute_in_words(data.muted_until),
         ]
+    elif is_about_alerts(event):
+        from stream_svt.forward.event import silence_of
+
+        subject = f"{data.dataset}/{data.detail.get('series', '')}"
+        words = [styled(kind, fg="cyan"), f"{subject}  {data.monitor}", silence_of(event.type, data)]
     else:
-        kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
         # Moments, in Unix milliseconds, are shown as date and time.
         shown = {
             name: utc(it) if name in ("until", "muted_until") and isinstance(it, int) else it

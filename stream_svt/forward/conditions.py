@@ -66,7 +66,7 @@ CONDITIONS: Mapping[str, Condition] = {
         EventType.RUN_HALTED,
         "MonitorStopped",
         "page",
-        "its run has ended, and it begins no other run (on_halt: stop, or an operator closed it)",
+        "its run has raised its last alert (detect, on_halt: stop), or an operator closed it",
         "stream-svt control resample -c FILE {dataset} --monitor {monitor}",
     ),
     PAUSED: Condition(
@@ -249,12 +249,15 @@ def _annotations(subject: Subject, status: MonitorStatus) -> dict[str, str]:
     condition = CONDITIONS[status.shown]
     names = {"dataset": shlex.quote(subject.dataset), "monitor": shlex.quote(subject.monitor)}
     until = utc(status.until_ms) if status.until_ms else ""
+    alone = "It does not continue by itself."
+    if status.shown in {State.EXHAUSTED, STOPPED}:  # whether a generator has a next period is in no event
+        alone = "It does not continue by itself; the dataset of a next period would have its own run."
     return {
         "summary": f"{subject.monitor} skips the queries of {subject.dataset}: {condition.means}",
         "description": (
             f"Since {utc(status.shown_ms)} monitor {subject.monitor} of {subject.application} tests no query of "
             f"{subject.dataset}, and no alert comes from them. "
-            + (f"It continues by itself at {until}." if until else "It does not continue by itself.")
+            + (f"It continues by itself at {until}." if until else alone)
         ),
         "since": utc(status.shown_ms),
         "until": until or "somebody acts",

@@ -180,7 +180,9 @@ def _annotations(event: AnyEvent) -> dict[str, str]:
             series, says = data.detail.get("series", ""), silence_of(event.type, data)
             other = f"{series} of {data.dataset} ({data.monitor.removesuffix(END)}): {says}"
         notes |= {"summary": other, "reason": data.reason}
-        notes |= {f"detail_{name}": value for name, value in data.detail.items()}
+        # Noise, position and lists are for programs, which read the topic.
+        details = data.detail.items()
+        notes |= {f"detail_{name}": value for name, value in details if not isinstance(value, dict | list)}
     if (account := data.account) is not None:
         notes["budget"] = f"{account.spent:.12g} of {account.limit:.12g} {account.measure} spent"
         notes["charge"] = f"{account.charge:.12g} {account.measure}"

@@ -74,6 +74,21 @@ async def test_what_follows_an_alert_is_shown_with_the_alerts(capsys, lifecycles
     assert EventType.ALERT_ENDED in ENDING
 
 
+def test_the_end_of_an_alert_as_text_is_a_sentence_with_series_and_id():
+    detail = {
+        "series": "milk",
+        "below": 400.0,
+        "bound": 377.5,
+        "severities": ["page"],
+        "position": {"topic": "counts", "partition": 0, "offset": -1, "row": 0},
+        **dict.fromkeys(("branch", "spec_hash"), ""),
+        **dict.fromkeys(("attempt", "gap", "number"), 1),
+    }
+    shown = as_text(event(lifecycle("below", detail=detail), EventType.ALERT_ENDED))
+    says = "ended: the value tested for the end is below 400; that value is at most 377.5"
+    assert f"  alert.ended  shop/milk  hot  {says}  shop-1" in shown
+
+
 def test_the_time_of_an_event_as_text_is_utc(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()

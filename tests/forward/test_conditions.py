@@ -99,6 +99,8 @@ def test_a_condition_stands_names_what_and_since_when_and_how_to_end_it(tmp_path
         "2026-01-05 10:00:00 UTC",
         "2026-01-05 22:00:00 UTC" if "until" in detail else "somebody acts",
     )
+    own_run = "the dataset of a next period would have its own run" in notes["description"]
+    assert own_run == (state in {"exhausted", "stopped"})
     assert "-c FILE shop" in notes["remedy"]
     assert all(name in notes["summary"] + notes["description"] for name in names.values())
 

@@ -266,6 +266,8 @@ def test_the_end_of_an_incident_ends_its_alerts_of_any_severity_and_says_the_bou
             one["annotations"]["summary"]
             == "milk of shop (hot): ended: the value tested for the end is below 400; that value is at most 377.5"
         )
+        assert one["annotations"]["detail_gap"] == "1"
+        assert not {"detail_position", "detail_severities"} & {*one["annotations"]}
     bare = event(
         lifecycle("below", monitor="hot.end", detail=detail | {"severities": []}), EventType.ALERT_ENDED
     )
