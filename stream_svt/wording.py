@@ -28,6 +28,16 @@ def named(noun: str, things: Sequence[object], most: int) -> str:
     return f"{noun}{'s' * (len(things) != 1)} {listed(things, most)}"
 
 
+def lasting(ms: float) -> str:
+    """Return a duration in its two largest units, rounded down: 5h 24m, 2d 3h, 40s."""
+    seconds, parts = int(ms // 1000), []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        number, seconds = divmod(seconds, size)
+        parts.append(f"{number}{unit}" if number else "")
+    first = next((place for place, part in enumerate(parts) if part), len(parts) - 1)
+    return " ".join(filter(None, parts[first : first + 2])) or f"{ms:.3g}ms"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows of a table as lines whose columns begin one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

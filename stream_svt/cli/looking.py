@@ -82,6 +82,8 @@ def look(
     say(f"Charged epsilon {as_text(units, Kind.PURE)} to {found}. Event {event.id}")
     if monitor.detect is None:
         say(f"Plan with it: stream-svt plan -c {path} --monitor {name} --look {event.id}")
+    else:
+        say(f"Choose above and surely_from of detect with it: stream-svt check -c {path} names their price")
     return 0
 
 

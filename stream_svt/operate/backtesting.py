@@ -33,7 +33,6 @@ from stream_svt.monitor.operations import utc
 from stream_svt.planning.model import Workload
 from stream_svt.queries.avro.registry import SchemaRegistry
 from stream_svt.settings.fields import duration_text
-from stream_svt.settings.periods import DAY_MS
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import CountsRecord
 from stream_svt.sources.events import Fate
@@ -41,7 +40,7 @@ from stream_svt.sources.looks import SourceCounter
 from stream_svt.sources.replay import Recounter, Replay, Track
 from stream_svt.sources.ticks import TickClock
 from stream_svt.sources.units import KEY_BYTES
-from stream_svt.wording import aligned, counted
+from stream_svt.wording import aligned, counted, lasting
 
 STALLED: Final = 60.0
 """Seconds without a record, or without a schema, after which a backtest ends."""
@@ -223,8 +222,8 @@ def _covered(source: SourceSpec, held: Retained, asked_ms: int, windows: int) ->
     what = "raw events" if held.fates else "counts"
     yield (
         f"Source {source.name}, {what} of topic {held.topic}: {utc(held.first_ms)} to {utc(held.first_ms + span)}, "
-        f"{counted(windows, 'window')} of {duration_text(source.window)}: {duration_text(span)} of the "
-        f"{duration_text(asked_ms)} asked for."
+        f"{counted(windows, 'window')} of {duration_text(source.window)}: {lasting(span)} of the "
+        f"{lasting(asked_ms)} asked for."
     )
     for fate, number in sorted(held.fates.items(), key=lambda one: (one[0] != Fate.COUNTED, -one[1])):
         if number:
@@ -237,7 +236,7 @@ def table(replay: Replay, names: Sequence[str]) -> list[str]:
 
 
 def _row(replay: Replay, track: Track) -> tuple[str, ...]:
-    score, lives = track.score(replay.windows), [ms / DAY_MS for draw in track.draws for ms in draw.spent]
+    score, lives = track.score(replay.windows), [ms for draw in track.draws for ms in draw.spent]
     share, ledgers = fmean(score.found) / (score.incidents or 1), map(track.monitor.covers, replay.datasets)
     return (
         track.monitor.name,
@@ -249,7 +248,7 @@ def _row(replay: Replay, track: Track) -> tuple[str, ...]:
         _ranged(score.alerts),
         _ranged(score.false),
         f"{_ranged([len(draw.spent) for draw in track.draws])} of {sum(ledgers)}"
-        + (f", after {fmean(lives):.2g} days" if lives else ""),
+        + (f", after {lasting(fmean(lives))}" if lives else ""),
     )
 
 

@@ -261,7 +261,11 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     largest = mechanism.top_units // mechanism.smallest_units
     more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
     cost = f"A whole run costs {price}; queries without an alert add nothing"
-    return f"{monitor.cutoff} alerts a run{more}. {cost}."
+    return f"{monitor.cutoff} {_outcomes(monitor)} a run{more}. {cost}."
+
+
+def _outcomes(monitor: MonitorSpec) -> str:
+    return "ends" if monitor.ends else "alerts"
 
 
 def _mutes(monitor: MonitorSpec, source: SourceSpec | None) -> str:
@@ -280,18 +284,18 @@ def _mutes(monitor: MonitorSpec, source: SourceSpec | None) -> str:
 
 def _lasts(monitor: MonitorSpec, left: PaidRuns, others: int, *, renews: bool) -> str:
     if monitor.on_halt == "stop":
-        return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
+        return f"for 1 run: {monitor.cutoff} {_outcomes(monitor)} in all. Then it stops until an operator resamples it."
     runs = counted(left.runs, "whole run")
     if left.last_run_alerts:
         runs += f" and a shorter one of {left.last_run_alerts}"
-    lasts = f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all"
+    lasts = f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} {_outcomes(monitor)} in all"
     if left.together is not None:
         which, none = (
             ("each other monitor", "they begin") if others > 1 else ("the other monitor", "it begins")
         )
         lasts = (
-            f"for {counted(left.together, 'whole run')}: {left.together * monitor.cutoff} alerts, if {which} begins as "
-            f"many runs (up to {runs} if {none} none)"
+            f"for {counted(left.together, 'whole run')}: {left.together * monitor.cutoff} {_outcomes(monitor)}, if "
+            f"{which} begins as many runs (up to {runs} if {none} none)"
         )
     until = "the next period" if renews else "an operator raises the budget or the next period's dataset"
     return f"{lasts}. Then the monitor is exhausted: it reports that once and skips queries until {until} begins."

@@ -186,7 +186,7 @@ def source_changes(
         before = known.get(name)
         if before is None:
             refused = [*_redeclared(source, earlier)]
-            effects = [line.strip() for line in explain_source(new, source)[1:]]
+            effects = [line.removeprefix("  ") for line in explain_source(new, source)[1:]]
             if others := [one.name for one in old.sources if one.topic == source.topic]:
                 effects.append(
                     f"another ledger for the persons of source {others[0]}: the losses of both add up"

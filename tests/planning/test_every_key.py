@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from stream_svt.planning.budget import explain
 from stream_svt.planning.difference import difference
 from stream_svt.settings.application import ApplicationSpec, Carried, load_spec
 from stream_svt.settings.datasets import DatasetDeclaration
@@ -181,6 +182,9 @@ def test_another_end_is_named_with_the_monitor_that_it_makes() -> None:
     ends = ["", ", end: {below: 400}", ", end: {below: 300, longest: 2d, epsilon: 2}"]
     old, new, other = (ending(end) for end in ends)
     assert any("+ monitor hot.end" in line for line in difference(old, new, 4, now_ms=NOW_MS).lines)
+    said = "\n".join(line for line in explain(new) if "hot.end: " in line)
+    assert "3 ends a run" in said
+    assert "4 whole runs: 12 ends, if" in said
     lines = difference(new, other, 4, now_ms=NOW_MS).lines
     assert any(line.strip().startswith("end: ") for line in lines), lines
     assert any(line.strip().startswith("threshold: -400 -> -300") for line in lines), lines

@@ -156,6 +156,16 @@ datasets:
     assert found.refused == []
     lines = "\n".join(found.lines)
     assert "+ source seconds on topic web.requests" in lines
+    asked = spec(
+        ("measure: visitors,", "measure: visitors, for: 3,"), ("measure: errors,", "measure: errors, for: 2,")
+    )
+    effects = [
+        one for one in difference(None, asked, 4, now_ms=NOW_MS).lines if " tests the smallest of " in one
+    ]
+    assert len(effects) == 2
+    assert len({one.index(one.split(" tests ")[0].split()[-1]) for one in effects}) == 1, (
+        "one below the other"
+    )
     assert "another ledger for the persons of source requests: the losses of both add up" in lines
 
 
