@@ -259,6 +259,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(counts_kept_ms(config, topic)),
+            "retention.bytes": "-1",
             **safe,
             **nominal,
         }
@@ -312,6 +313,13 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
                 f"topic {topic!r} has timestamps of its producers: brokers refuse records of a clock that is an hour "
                 "ahead, and delete early those of one that is behind: "
                 + command_to_set(config, topic, LOG_APPEND_TIME),
+            )
+        if path == COUNTS and settings.get("retention.bytes", "-1") != "-1":
+            yield note(
+                path,
+                f"topic {topic!r} forgets counts by size. If its batches are compressed, their size depends on counts, "
+                "and so does how far back `stream-svt look` reads, which it shows: "
+                + command_to_set(config, topic, "retention.bytes=-1"),
             )
         limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
         shrink = command_to_set(config, topic, f"max.message.bytes={_BROKER_LIMIT}")

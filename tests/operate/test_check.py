@@ -149,11 +149,22 @@ def test_topics_are_created_with_the_settings_they_need():
         assert topic_settings(wanted, name)["message.timestamp.type"] == "LogAppendTime"
 
 
+@pytest.mark.parametrize(("most", "noted"), [("-1", False), ("1000000", True)])
+def test_counts_that_are_forgotten_by_size_are_noted(most, noted):
+    """How far back a look reads is released, and compressed counts have sizes of their own."""
+    settings = {"web.requests.counts": {"retention.bytes": most}}
+    found = [
+        one for one in advice_of(parse_config(WEB), Topology("c", {}, settings)) if "by size" in one.message
+    ]
+    assert [(one.level, one.subject) for one in found] == [("note", "sources.counts")] * noted
+
+
 def test_topics_of_sources_are_created_for_nominal_times_and_for_ever():
     wanted = parse_config(WEB)
     counts, log = (topic_settings(wanted, name) for name in ("web.requests.counts", "web.sources"))
     assert (counts["message.timestamp.type"], counts["retention.ms"]) == ("CreateTime", "2592000000")
     assert counts["message.timestamp.before.max.ms"] == str(2**63 - 1)
+    assert counts["retention.bytes"] == "-1"
     assert (log["message.timestamp.type"], log["retention.ms"]) == ("LogAppendTime", "-1")
     assert counts["cleanup.policy"] == log["cleanup.policy"] == "delete"
 
