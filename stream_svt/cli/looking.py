@@ -80,9 +80,8 @@ def look(
         return 0
     say_lines("\n".join(looking.lines_of(event, monitor)))
     say(f"Charged epsilon {as_text(units, Kind.PURE)} to {found}. Event {event.id}")
-    if monitor.detect is None:
-        say(f"Plan with it: stream-svt plan -c {path} --monitor {name} --look {event.id}")
-    else:
+    say(f"Plan with it: stream-svt plan -c {path} --monitor {name} --look {event.id}")
+    if monitor.detect is not None:
         say(f"Choose above and surely_from of detect with it: stream-svt check -c {path} names their price")
     return 0
 

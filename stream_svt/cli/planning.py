@@ -16,6 +16,7 @@ from stream_svt.cli import common
 from stream_svt.cli.common import Command, option
 from stream_svt.errors import MisuseError
 from stream_svt.terminal import say, say_lines
+from stream_svt.wording import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +30,7 @@ Margins: TypeAlias = "float | NDArray[Any]"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LEGEND = """
 First figure: for the margins as given. In brackets: the range if they are up to {factor:g} times smaller or larger,
-or distributed differently. F: alerts a run may waste if every query lies on the threshold. {tried} settings compared.
+or distributed differently. F: alerts a run may waste if every query lies on the threshold. {tried} compared.
 """
 
 
@@ -197,7 +198,8 @@ def plan(
         advised = recommend(monitor, load, belief.spread(load), present=path is not None)
     except MisuseError as error:
         raise click.UsageError(f"{error}.") from None
-    budget = _budget(monitor, advised.best.monitor, spec, limit)
+    # With detect there is one run a period.
+    budget = None if monitor.detect else _budget(monitor, advised.best.monitor, spec, limit)
     rho = _in_rho(advised.best.monitor, spec, limit, budget, delta)
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * belief.positives:.3g} % of them positive."
@@ -205,14 +207,17 @@ def plan(
     say("")
     for line in advice.table(advised):
         say(line)
-    say_lines(_LEGEND.format(factor=uncertainty, tried=advised.tried))
-    if path is None:
-        say("Recommended keys of a new monitor:")
+    say_lines(_LEGEND.format(factor=uncertainty, tried=counted(advised.tried, "setting")))
+    if monitor.detect is not None:
+        say(f"The keys of monitor {monitor.name!r} follow from detect: there is nothing to change.")
     else:
-        say(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
-    changes = advice.settings(advised.best, None if path is None else monitor)
-    for line in changes or ["none: it already has these settings"]:
-        say(f"    {line}")
+        if path is None:
+            say("Recommended keys of a new monitor:")
+        else:
+            say(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
+        changes = advice.settings(advised.best, None if path is None else monitor)
+        for line in changes or ["none: it already has these settings"]:
+            say(f"    {line}")
     for title, sentences in {
         "Expect": advice.expectations(advised, budget),
         "Note": advice.warnings(advised),
@@ -321,10 +326,6 @@ def _monitor(
         monitor = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
         if monitor is None:
             raise click.UsageError(f"--monitor must be one of {', '.join(known)}.")
-        if monitor.detect is not None:
-            raise click.UsageError(
-                f"'stream-svt check' says what {monitor.name} finds: all follows from detect."
-            )
         return monitor, spec
     if name is not None:
         raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE, too.")

@@ -126,7 +126,7 @@ def recommend(
     """Return settings for a monitor on a workload, best first.
 
     The planner chooses the split, the correction with its tolerated false alerts, the retry queue of a stream, and
-    the last correction of a finite set.
+    the last correction of a finite set. Of a monitor with `detect` all of that follows: it is forecast as it is.
 
     Args:
         monitor: From a specification, or from `monitor_for`.
@@ -142,6 +142,9 @@ def recommend(
         plan, *others = (forecast(monitor, load) for load in loads)
         return Candidate(monitor=monitor, settings=settings, forecast=plan, others=tuple(others))
 
+    if monitor.detect is not None:
+        as_it_is = candidate_of(monitor, {}, workload, *others)
+        return Recommendation(workload=workload, candidates=(as_it_is,), present=None, tried=1)
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
     rough = [candidate_of(*possible, coarse) for possible in _candidates(monitor, workload)]
     if not rough:

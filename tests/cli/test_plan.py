@@ -113,7 +113,7 @@ def advised(out: str) -> list[str]:
     return [line.strip() for line in lines[start : lines.index("", start)]]
 
 
-def test_nothing_is_recommended_for_a_monitor_with_detect(stream_svt, tmp_path):
+def test_a_monitor_with_detect_is_forecast_as_it_is(stream_svt, tmp_path):
     monitor = "{name: m, source: web, detect: {above: 5, surely_from: 500, alerts: 3}}"
     source = "{name: web, topic: raw, unit: user, window: 1h, dataset: d}"
     path = tmp_path / "detect.yaml"
@@ -121,8 +121,16 @@ def test_nothing_is_recommended_for_a_monitor_with_detect(stream_svt, tmp_path):
         f"application: web\nsources: [{source}]\ndatasets: [{{name: d, limit: 9}}]\nmonitors: [{monitor}]\n"
     )
     ended = stream_svt("plan", "-c", path, *MARGINS)
-    assert ended.code == 2
-    assert "check' says what m finds" in words(ended.err)
+    assert (ended.code, ended.err) == (0, "")
+    assert "The keys of monitor 'm' follow from detect: there is nothing to change." in ended.out
+    assert "1 setting compared." in ended.out
+    # 500 is 495 above 5; epsilon has three digits.
+    found = re.search(
+        r"A value (\d+) above the threshold is reported by its first test 95%", words(ended.out)
+    )
+    assert found is not None
+    assert 485 < int(found[1]) <= 495
+    assert "The limit pays for" not in ended.out
 
 
 def test_recommended_changes_to_a_configuration_are_marked_add_or_replace(stream_svt, config):
