@@ -49,8 +49,8 @@ _HEAD: Final = (
     *("delay", "alerts", "false", "alerts used up"),
 )
 _LEGEND: Final = """Means of the draws of noise, with ranges in brackets.
-Incidents: runs of windows in which a series is at or above the value in "incident from".
-Found: by an alert before the incident's end, in the same run of windows at or above the threshold.
+Incidents: runs of windows at or above the threshold in which a series reaches the value in "incident from".
+Found: by an alert in the same run of windows, before the last one that reaches that value is over.
 Not found: muted, if it began while an earlier alert muted the series; budget spent, if it began while the monitor had
 no run; otherwise missed.
 Delay: from the incident's first window to the alert, in windows; negative if the alert came earlier.

@@ -164,14 +164,16 @@ class Track:
         return score
 
     def outcomes(self, windows: int) -> Iterator[Outcome]:
-        """Yield the outcomes of each draw in the first ``windows``: an incident is a maximal run of windows of a cell.
+        """Yield the outcomes of each draw in the first ``windows``.
 
-        An alert is about an incident if it is no later, and in the run of windows at the threshold that has both.
+        An incident is a maximal run of windows of a cell at the threshold, from its first to its last one at the level.
+        An alert is about it if it is in that run, and no later.
         """
         high, low = (np.sort(np.concatenate([*reached, _NO_CELLS])) for reached in self._reached)
-        begins, ends = high[np.diff(high, prepend=-2) != 1], high[np.diff(high, append=-2) != 1]
         rises = low[np.diff(low, prepend=-2) != 1]
-        rises = rises[rises.searchsorted(begins, side="right") - 1]
+        run = rises.searchsorted(high, side="right") - 1
+        begins, ends = high[np.diff(run, prepend=-1) != 0], high[np.diff(run, append=-1) != 0]
+        rises = rises[np.unique(run)]
         for draw in self.draws:
             alerts = np.sort(np.array(draw.alerts, np.int64))
             alerts = alerts[alerts & _WINDOW < windows]

@@ -78,15 +78,16 @@ def reference(values: np.ndarray, known: np.ndarray, draws: list[Draw], least: i
     windows, cells = values.shape
     incidents: list[tuple[int, int, int, int]] = []
     for cell in range(cells):
-        rise = begin = None
+        rise, high = None, list[int]()
         for window in range(windows + 1):
             value = values[window, cell] if window < windows and known[window, cell] else -1
-            rise = None if value < least else window if rise is None else rise
-            if value >= 10 and begin is None:
-                begin = (rise, window)
-            elif value < 10 and begin is not None:
-                incidents.append((cell, *begin, window - 1))
-                begin = None
+            if value >= least:
+                rise = window if rise is None else rise
+                high += [window] if value >= 10 else []
+            elif rise is not None:
+                if high:
+                    incidents.append((cell, rise, high[0], high[-1]))
+                rise, high = None, []
     score = Score(len(incidents), [], [], [], [], [], [])
     for draw in draws:
         alerts = [(one >> 32, one & 0xFFFFFFFF) for one in draw.alerts if one & 0xFFFFFFFF < windows]
@@ -158,10 +159,11 @@ def test_scores_are_those_of_the_reference():
     [
         ("values.steps >= least", "values.steps > least"),
         ("values.known & (values", "(values"),
-        ("high[np.diff(high, prepend=-2) != 1]", "high[np.diff(high, prepend=-2) != 0]"),
+        ("high[np.diff(run, prepend=-1) != 0]", "high[np.diff(run, prepend=-1) != 1]"),
+        ("high[np.diff(run, append=-1) != 0]", "high[np.diff(high, append=-2) != 1]"),
         ("rises = low[", "rises = high["),
         ("low[np.diff(low, prepend=-2) != 1]", "low"),
-        ('begins, side="right") - 1', 'begins, side="left") - 1'),
+        ('high, side="right") - 1', 'high, side="left") - 1'),
         ("alerts = alerts[alerts & _WINDOW < windows]", "pass"),
         ("alerts.searchsorted(rises)", "alerts.searchsorted(begins)"),
         ("first <= ends", "first <= begins"),
