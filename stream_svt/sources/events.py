@@ -74,7 +74,7 @@ _TEXTS: Final[Mapping[Fate, str]] = {
     Fate.EARLY: "is of a window too far ahead",
     Fate.OTHER_SERIES: "is of a series without a name in the window's list",
     Fate.OTHER_DATASET: "is of a dataset without a name in the window's list, or that is not declared",
-    Fate.NOT_ASKED: "is of a window that is not asked: before the source began, or after a loss",
+    Fate.NOT_ASKED: "is of a window that is not asked: before the first one that is, or after a loss",
     Fate.FAR_AHEAD: "has an append time more than ten minutes after the look that covers it",
     Fate.BAD_TEXT: "has no id where one is declared, or an id or a series that is no text, integer or boolean",
     Fate.NO_NUMBER: "has a value that is no number, and is passed on as the lower bound",

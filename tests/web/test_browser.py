@@ -37,7 +37,7 @@ EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.tit
 SPEC = """
 application: shop
 datasets:
-  - {names: [a, b], limit: {epsilon: 4}, unit: one basket}
+  - {names: [a, b], limit: {epsilon: 4}, unit: one `basket`}
   - {name: %s, limit: {epsilon: 4}, unit: "<b onclick=alert(1)>one basket</b>"}
 monitors:
   - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,

@@ -35,6 +35,7 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   // Names are isolated, so that none written from right to left turns around what stands beside it.
   const name = (text) => make("bdi", {}, text);
+  const unitOf = (one) => name(one.unit.replaceAll("`", ""));
   const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   // Draws a part anew only where something in it has changed: a selection stays, and so does the reader's place.
   const fill = (node, key, build) => {
@@ -213,8 +214,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function guessOf(one) {
-    const unit = one.unit;
-    return [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
+    return [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", unitOf(one),
       ") was in it. With a coin they are right 50 times in 100. With everything ever released about this dataset, the best guess is right at most ",
       one.guess_spent === null ? "" : `${chance(one.guess_spent)} times in 100 so far, and at most `,
       `${chance(one.guess_limit)} times in 100 once the whole limit is spent. No later release about other data changes that.`)];
@@ -245,7 +245,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!row) {
       row = newBudget();
       rows.set(one.dataset, row);
-      row.title.append(name(one.dataset), " ", make("small", {}, "protects ", name(one.unit)));
+      row.title.append(name(one.dataset), " ", make("small", {}, "protects ", unitOf(one)));
       row.details.firstChild.setAttribute("aria-label", `What this means for ${one.dataset}, and who spent it`);
     }
     row.one = one;
