@@ -241,7 +241,10 @@ async def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, sce
     assert f"{scene.application}: 1 worker in the group\n" in table
     assert table.count("│ running ") == 2, table
     assert "│ stopped since 20" in table
-    assert "stopped: its run has raised its last alert (detect, on_halt: stop), or an operator closed it" in table
+    assert (
+        "stopped: its run has raised its last alert (detect, on_halt: stop), or an operator closed it"
+        in table
+    )
     assert "2 datasets: epsilon " in table
     audited = await run("audit")
     assert audited.code == 0, audited
