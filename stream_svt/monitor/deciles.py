@@ -1,4 +1,4 @@
-"""NoisyDeciles: nine deciles of what a monitor tests about closed windows, with noise, for one charge.
+"""Nine deciles of what a monitor tests about closed windows, with noise, for one charge.
 
 The deciles are values at fixed ranks of all values. If one unit moves each value by -a to b steps, in however many
 series and windows, it moves a value of a fixed rank by -a to b, too. So nine of them have an L1 sensitivity of 9 d
@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from stream_svt.columns.query_batch import DECILES, DecilesRequest, QueryBatch
-from stream_svt.errors import BudgetExceeded
 from stream_svt.mechanisms.grid import LEAST_RATE, Integers, grid_sensitivity
 from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Identity, Sampler
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.state.accounts import Accounts
+from stream_svt.monitor.state.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.state.snapshot import VERSION, LookRecord, to_bytes
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.monitors import MonitorSpec
@@ -68,36 +67,34 @@ class NoisyDeciles:
     def release(self, batch: QueryBatch, row: int, runners: Mapping[str, Runner]) -> None:
         """Charge for the request whose record begins with a row, and release its deciles; or refuse it, for nothing."""
         request, number, accounts = batch.requests[row], int(batch.dataset[row]), self._accounts
-        account, runner = accounts.account(number), runners.get(request.monitor)
+        account, asked = accounts.account(number), self._asked(batch, row, runners)
+        look = LookRecord(VERSION, batch.timestamp_ms.item(row), batch.offset.item(row))
         detail: dict[str, Any] = {"request": request.id, "from": request.from_ms, "until": request.until_ms}
         detail |= {"values": request.values, "deciles": [], "scale": 0.0}
-        is_covered = runner is not None and runner.runs.covers[number] and runner.spec.topic == batch.topic
-        law = self._law(request, runner.spec) if runner is not None and is_covered else None
-        look, last = (
-            LookRecord(VERSION, batch.timestamp_ms.item(row), batch.offset.item(row)),
-            self.last.get(account.name),
-        )
-        is_again = last is not None and (look.timestamp_ms, look.offset) <= (last.timestamp_ms, last.offset)
-        if runner is None or law is None or is_again:
-            reason = "no-monitor" if law is None else "again"
-            accounts.announce(EventType.DECILES, account, reason, request.monitor, **detail)
-            return
-        account, run_state = accounts.to_change(request.monitor, number)
-        reason = (
-            "rho" if account.ledger.kind is not Kind.PURE else "wide" if law.rate < LEAST_RATE else "released"
-        )
-        try:
-            if reason == "released":
-                account.ledger.charge(request.epsilon)
-                run_state.spent += request.epsilon
-                self._remember(account.name, look)
-                detail |= self._found(batch, row, law, runner)
-        except BudgetExceeded:
-            reason = "budget"
-        charge = request.epsilon if reason == "released" else 0
-        accounts.announce(
-            EventType.DECILES, account, reason, request.monitor, run_state.run, charge, **detail
-        )
+        refusal, charge = "no-monitor", 0
+        if asked is not None:
+            refusal = self._refusal(account, look, request, asked[1])
+        if asked is not None and not refusal:
+            charge = request.epsilon
+            _, run_state = accounts.to_change(request.monitor, number)
+            account.ledger.charge(charge)
+            run_state.spent += charge
+            self._remember(account.name, look)
+            detail |= self._found(batch, row, *asked)
+        run = accounts.run_state(request.monitor, number).run
+        reason = refusal or "released"
+        accounts.announce(EventType.DECILES, account, reason, request.monitor, run, charge, **detail)
+
+    def _refusal(self, account: DatasetAccount, look: LookRecord, request: DecilesRequest, law: Law) -> str:
+        """Return why a request is refused, "" if it is not."""
+        last, ledger = self.last.get(account.name), account.ledger
+        if last is not None and (look.timestamp_ms, look.offset) <= (last.timestamp_ms, last.offset):
+            return "again"
+        if ledger.kind is not Kind.PURE:
+            return "rho"
+        if law.rate < LEAST_RATE:
+            return "wide"
+        return "budget" if request.epsilon > ledger.available else ""
 
     def _remember(self, dataset: str, look: LookRecord) -> None:
         self.last[dataset] = look
@@ -108,19 +105,27 @@ class NoisyDeciles:
         if self.last.pop(dataset, None) is not None:
             self._accounts.next.records[f"l/{dataset}".encode()] = None
 
-    def _law(self, request: DecilesRequest, spec: MonitorSpec) -> Law | None:
-        """Return the law of the noise; None if the values are not what the monitor tests, or the source lacks these.
+    def _asked(self, batch: QueryBatch, row: int, runners: Mapping[str, Runner]) -> tuple[Runner, Law] | None:
+        """Return the monitor of a request, and the law of the noise.
 
-        In a replay the monitors are older than the sources.
+        None if the values are not what the monitor tests there, or its source lacks them: in a replay the monitors are
+        older than the sources.
         """
-        read = {spec.measure, spec.measure if spec.share is None else spec.share.of}
-        sources = (one for one in self._accounts.sources if one.name == spec.source)
-        source = next((one for one in sources if read <= {*one.measure_names}), None)
-        if source is None or spec.tested != request.tested:
+        request, number = batch.requests[row], int(batch.dataset[row])
+        runner = runners.get(request.monitor)
+        if runner is None or not runner.runs.covers[number]:
             return None
-        return law_of(request.epsilon, most_moved(spec, source))
+        spec = runner.spec
+        if (spec.topic, spec.tested) != (batch.topic, request.tested):
+            return None
+        read = {spec.measure, spec.measure if spec.share is None else spec.share.of}
+        for source in self._accounts.sources:
+            if source.name == spec.source and read <= {*source.measure_names}:
+                return runner, law_of(request.epsilon, most_moved(spec, source))
+        return None
 
-    def _found(self, batch: QueryBatch, row: int, law: Law, runner: Runner) -> dict[str, Any]:
+    def _found(self, batch: QueryBatch, row: int, runner: Runner, law: Law) -> dict[str, Any]:
+        """Return the noisy deciles, less the threshold, and the scale of their noise."""
         spec, plan = runner.spec, runner.runs.plan
         noisy = self._noisy(batch, row, law, plan.grid.values(batch, row, row + DECILES))
         return {

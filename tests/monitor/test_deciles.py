@@ -1,4 +1,4 @@
-"""NoisyDeciles: deciles with noise, charged before they are released, each once."""
+"""Deciles with noise, charged before they are released, each once."""
 
 from __future__ import annotations
 
@@ -120,8 +120,9 @@ def test_a_refused_look_costs_nothing_and_says_why(reason):
 @pytest.mark.parametrize("tested", ["errors", "monitor m0 0123456789ab", ""])
 def test_a_look_at_values_that_the_monitor_does_not_test_is_refused(tested):
     """They may move further than the noise of what it tests hides."""
-    (found,) = looks(played(record(msgspec.structs.replace(ONE, tested=tested))))
+    (found,) = looks(played(counts(), record(msgspec.structs.replace(ONE, tested=tested))))
     assert (found.reason, found.detail["deciles"]) == ("no-monitor", [])
+    assert found.run == 1  # of the open run: readers take an event's run as the newest
 
 
 def test_a_look_is_refused_in_a_replay_after_its_measure_was_removed():
