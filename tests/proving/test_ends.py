@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 from msgspec import structs
 
-from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.state.plan import Plan
@@ -20,7 +19,7 @@ from stream_svt.proving.streams import batch_of_records
 from stream_svt.queries.encoding import Encoded
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
-from tests.support.cases import MAX_CASES, sources
+from tests.support.cases import MAX_CASES, counted_events, sources
 from tests.support.counts import ERRORS, SOURCE, VISITORS, counting
 
 AMPLE = "{names: [a, b, c], limit: 300}"
@@ -47,15 +46,7 @@ def spec_of(form: str) -> ApplicationSpec:
 @pytest.fixture
 def ends(monkeypatch) -> Counter[str]:
     """Count the events of each type that engines make durable."""
-    seen, take = Counter[str](), Engine.take_commit
-
-    def counted(self):
-        commit = take(self)
-        seen.update(event.type for event in commit.events)
-        return commit
-
-    monkeypatch.setattr(Engine, "take_commit", counted)
-    return seen
+    return counted_events(monkeypatch, lambda event: event.type)
 
 
 @pytest.mark.parametrize("decoder", DECODED.values(), ids=DECODED)
