@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ def epsilon(text: str) -> int:
     from stream_svt.privacy.loss import Kind, to_units
 
     try:
-        units = to_units(Fraction(exact(text)), Kind.PURE)
+        units = to_units(exact(text), Kind.PURE)
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from None
     if not 0 < units <= 1000 * UNITS_PER_EPSILON:

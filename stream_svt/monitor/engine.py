@@ -311,9 +311,8 @@ class Engine:
         if len(later) > refused and later[refused] < end:
             end = later[refused]
             stop = int(np.searchsorted(batch.offset, end))
-        if (
-            start in batch.requests
-        ):  # all monitors read it in one step: where one begins, it is not read again
+        # All monitors read a request for deciles in one step: where one begins, it is not read again.
+        if start in batch.requests:
             stop = start + DECILES
             end = batch.end if stop == size else int(batch.offset[stop])
         return start, stop, end

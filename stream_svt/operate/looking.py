@@ -19,6 +19,7 @@ from stream_svt.kafka import clients as kafka
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import Event, EventType, Lifecycle, event_in
+from stream_svt.queries.counts import MEASURE_HEADER, MONITOR_HEADER
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.sources import SourceSpec
 from stream_svt.sources.counts import CountsRecord, closed_record, record_of_deciles
@@ -49,7 +50,9 @@ async def read_deciles(config: Config, monitor: MonitorSpec, dataset: str, epsil
     """
     source = config.spec.source(monitor.source or "")
     topic, doing = source.counts_topic(config.spec.application), f"reading the counts of {dataset!r}"
-    parts, rows = monitor.question(source).parts if monitor.asks else 1, [monitor.rows] * monitor.asks
+    header, name, parts = MEASURE_HEADER, monitor.measure or "", 1
+    if monitor.asks:
+        header, name, parts = MONITOR_HEADER, monitor.rows, monitor.question(source).parts
     values, windows, tick = ValueCounts(), set[int](), 0
     place, declared = TopicPartition(topic, config.home(dataset)), config.spec.find(dataset)
     begin_ms = 0 if declared is None else declared.terms.from_ms or 0
@@ -60,8 +63,10 @@ async def read_deciles(config: Config, monitor: MonitorSpec, dataset: str, epsil
             if (one.key or b"") != dataset.encode():
                 continue
             tick = max(tick, one.timestamp)
-            found = closed_record(source, one.key, one.value, dict(one.headers), rows, parts)
-            if found is not None and found.measure == monitor.tested:
+            if (header, name.encode()) not in one.headers:  # others need not be decoded
+                continue
+            found = closed_record(source, one.key, one.value, dict(one.headers), [name], parts)
+            if found is not None:
                 values.add(found.counts)
                 windows.add(found.window)
     if not windows:
