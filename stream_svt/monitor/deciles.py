@@ -1,11 +1,11 @@
 """Nine deciles of what a monitor tests about closed windows, with noise, for one charge.
 
-The deciles are values at fixed ranks of all values. If one unit moves each value by -a to b steps, in however many
-series and windows, it moves a value of a fixed rank by -a to b, too. So nine of them have an L1 sensitivity of 9 d
-steps, d = max(a, b), and each gets two-sided geometric noise of scale 9 d / epsilon (Ghosh, Roughgarden & Sundararajan
-2009, the discrete form of Dwork et al. 2006): together they cost epsilon. Sorting them afterwards costs nothing. The
-noise is a function of the shard's key and of the id and position of the request: a record that is read again has the
-same.
+The deciles are the values at nine fixed ranks of all values. If one unit moves each value by -a to b steps, in however
+many series and windows, it moves the value of each rank by -a to b, too. So the deciles have an L1 sensitivity of 9 d
+steps, d = max(a, b). Each gets two-sided geometric noise of scale 9 d / epsilon (Ghosh, Roughgarden & Sundararajan
+2009, the discrete form of Dwork et al. 2006); together they cost epsilon. Sorting them afterwards costs nothing. The
+noise is a function of the shard's key and of the request's id and position, so a record that is read again gets the
+same noise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def law_of(epsilon_units: int, most: int) -> Law:
 def most_moved(monitor: MonitorSpec, source: SourceSpec) -> int:
     """Return by how many grid steps one unit moves a value that a monitor tests, at most.
 
-    A count moves by the most of its own measure: the monitor's sensitivity is the largest of all measures.
+    A count moves by ``at_most`` of its measure; the monitor's sensitivity is the largest of all measures.
     """
     if monitor.asks:
         return max(monitor.question(source).moves)

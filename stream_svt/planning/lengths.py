@@ -1,4 +1,4 @@
-"""Which length of periods suits the monitors of a limit that renews.
+"""The length of periods that suits the monitors of a limit that renews.
 
 Each of *K* periods can spend a *K*-th of the limit: *K* is small with long ones, and runs of short ones pay for fewer
 alerts.
@@ -66,8 +66,8 @@ def proposal(spec: ApplicationSpec, dataset: DatasetSpec) -> str:
 class _Offer:
     """What periods of a length give.
 
-    ``cost`` is the epsilon of a run a period of each monitor with `detect`, in any time `per`. ``alerts`` are those of
-    a period: of these runs, or of those for which the rest pays if there are monitors without `detect`.
+    ``cost`` is the epsilon of a run a period of each monitor with `detect`, in any time `per`. ``alerts`` are the
+    alerts of these runs in a period or, with monitors without `detect`, of the runs for which the rest pays.
     """
 
     renewal: Renewal

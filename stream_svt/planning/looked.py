@@ -1,4 +1,4 @@
-"""Margins of a workload from a look: nine noisy deciles, and what is known of the values above the threshold."""
+"""Margins of a workload from a look: nine noisy deciles, the share of positives, and their median."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def margins_after_look(
 ) -> tuple[Floats, Floats]:
     """Return margins above and below the threshold, each equally likely.
 
-    Between two known points the logarithm of the share of larger values is linear in that of a value, as for counts
-    with a heavy tail; beyond the last one, too.
+    Between two known points, and beyond the last one, the logarithm of the share of larger values is linear in the
+    logarithm of the value, as for counts with a heavy tail.
 
     Args:
         deciles: Nine rising values, less the threshold.
