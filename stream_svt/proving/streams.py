@@ -301,13 +301,15 @@ def _records(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) ->
     records: list[QueryRecord] = []
     rows = rng.randrange(*(_COLUMNAR_QUERIES if columnar else _QUERIES))
     while writer.written < rows:
+        if is_counts and rng.random() < (_REQUESTED if asked else 4 * _REQUESTED):
+            # At a tick that was counted.
+            head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
+            records.append(_request(head, len(records), rng.choice(values), rng))
+            continue
         clock += rng.choice(pauses)
         longest = _FEW if asked else _MANY  # so that many records follow each other
         size = rng.choice((1, 1, rng.randrange(*_FEW), rng.randrange(*longest))) if columnar else 1
         head = Row(rng.randrange(0, len(datasets)), None, time_ms=max(clock, 0))
-        if is_counts and rng.random() < (_REQUESTED if asked else 4 * _REQUESTED):
-            records.append(_request(head, len(records), rng.choice(values), rng))
-            continue
         measure = rng.choice(measures) if measures else ""
         writer.monitors = [one for one in values if one.monitor.tested in (None, measure)] or values
         of_record = tuple(writer.row(head, many=size >= _MANY[0]) for _ in range(size))

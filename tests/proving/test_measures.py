@@ -71,7 +71,7 @@ def test_a_silence_after_an_alert_distinguishes_nothing(monkeypatch):
     source = SOURCE.replace("window: 1h", "window: 2s, every: 2s, lateness: 0s")
     for count in (2, 3):
         spec = spec_of(f"{_OFF}, mute: 300ms, not_renewed: {count}", source)
-        summary = prove(spec, sources(f"{count} silences", 8), Encoded)
+        summary = prove(spec, sources(f"{count} silences", 24), Encoded)
         assert summary.counterexample is None, summary.counterexample
     assert told[EventType.NOT_RENEWED] > 9
     assert told[EventType.UNTESTED] > 9
